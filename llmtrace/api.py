@@ -1,0 +1,191 @@
+"""The Python API: what ``import llmtrace`` offers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Literal
+
+from llmtrace.recording.own_loop import OwnLoop
+from llmtrace.records import RequestRecord
+from llmtrace.session import session
+
+CAPTURE_WAIT_S = 10.0
+"""Longest wait at the end of a ``capture()`` block for records to be made."""
+
+
+class Instrumentation:
+    """What :func:`instrument` returns: a handle, also usable with ``with``."""
+
+    def flush(self, timeout_s: float = 5) -> bool:
+        """Export what has finished.
+
+        Args:
+            timeout_s: Longest wait, seconds.
+
+        Returns:
+            Whether everything was exported in time.
+        """
+        return session().flush(timeout_s)
+
+    def close(self) -> None:
+        """Undo :func:`instrument`, and flush."""
+        session().uninstrument()
+
+    @property
+    def path(self) -> str | None:
+        """The local trace file of this process, where that is where traces go."""
+        file = session().router.current().file
+        return None if file is None else str(file.path)
+
+    def __enter__(self) -> Instrumentation:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+_handle = Instrumentation()
+
+
+def instrument(
+    *,
+    tracer_provider: Any | None = None,
+    meter_provider: Any | None = None,
+    steps: Literal["spans", "none"] | None = None,
+    max_step_spans: int | None = None,
+    dir: str | None = None,  # noqa: A002 - the setting's name
+    content: Literal["no_content", "span_only", "event_only", "span_and_event"] | None = None,
+    flush_timeout_s: float | None = None,
+) -> Instrumentation:
+    """Trace every ``generate()`` of this process from now on.
+
+    Telemetry goes to the providers given here; else to the app's global providers, whether set
+    before or after; else to the exporters that the standard ``OTEL_*`` variables name; else to a
+    local file, ``llmtrace-<service>-<pid>.jsonl`` in *dir*. No global provider is replaced.
+    Calling it again changes the settings and nothing else.
+
+    Args:
+        tracer_provider: Receives the spans.
+        meter_provider: Receives the metrics.
+        steps: ``spans`` for one span per step, ``none`` for arrays on the request span only.
+        max_step_spans: Steps of one request that are recorded singly.
+        dir: Folder of the local trace file.
+        content: Whether prompt and output text go onto the request span.
+        flush_timeout_s: Longest wait at exit for telemetry to leave, seconds.
+
+    Raises:
+        ConfigError: A setting, here or in a variable, has a value that cannot be used.
+    """
+    session().instrument(
+        {
+            "steps": steps,
+            "max_step_spans": max_step_spans,
+            "dir": dir,
+            "content": content,
+            "flush_timeout_s": flush_timeout_s,
+        },
+        tracer_provider,
+        meter_provider,
+    )
+    return _handle
+
+
+def uninstrument() -> None:
+    """Put back every patched attribute; nothing more is recorded."""
+    session().uninstrument()
+
+
+class request:  # noqa: N801 - used like a function
+    """Make one request of the block's own forward calls, or the place where TTFT starts.
+
+    Around an own decode loop it groups the model's forward calls: the first is the prefill, each
+    later one a decode step. Around ``generate()``, which is a request itself, TTFT from the
+    request counts from the start of this block.
+
+    Args:
+        model: The model called in the block; left out, the first transformers model called is.
+        name: Name of the span.
+        attributes: Set on the span.
+    """
+
+    def __init__(
+        self,
+        model: Any | None = None,
+        *,
+        name: str | None = None,
+        attributes: Mapping[str, str | bool | int | float] | None = None,
+    ) -> None:
+        self._model = model
+        self._name = name
+        self._attributes = attributes or {}
+        self._loop: OwnLoop | None = None
+
+    def __enter__(self) -> request:
+        from llmtrace.guard import guard
+        from llmtrace.seams.own_loop import read_own_loop, recorded_model
+
+        here = session()
+        if here.arming.armed:
+            model = guard.call("finding the model", recorded_model, self._model)
+            self._loop = guard.call(
+                "opening a request() block",
+                OwnLoop,
+                here.pipeline,
+                read_own_loop,
+                model,
+                self._name,
+                self._attributes,
+            )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        from llmtrace.guard import guard
+
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            guard.call("closing a request() block", loop.close, error)
+
+    def token(self, n: int = 1) -> None:
+        """Say that *n* tokens have been selected for each row.
+
+        Without it each forward call counts as one token, selected when the forward ends.
+        """
+        if self._loop is not None:
+            self._loop.token(n)
+
+
+@contextmanager
+def capture() -> Iterator[list[RequestRecord]]:
+    """Collect the records of requests that finish in this block, in any thread.
+
+    Yields:
+        A list that is complete when the block has ended.
+    """
+    pipeline = session().pipeline
+    pipeline.drain(CAPTURE_WAIT_S)
+    records: list[RequestRecord] = []
+    unsubscribe = pipeline.subscribe(records.append)
+    try:
+        yield records
+    finally:
+        pipeline.drain(CAPTURE_WAIT_S)
+        unsubscribe()
+
+
+def subscribe(callback: Callable[[RequestRecord], None]) -> Callable[[], None]:
+    """Have *callback* called with each finished record, in a background thread.
+
+    Args:
+        callback: Its failures are logged and do not reach the application.
+
+    Returns:
+        A function that ends the subscription.
+    """
+    return session().pipeline.subscribe(callback)

@@ -1,0 +1,276 @@
+"""From marks to a record: pure arithmetic, off the request's thread."""
+
+from __future__ import annotations
+
+from llmtrace.recording.recorder import Marks
+from llmtrace.recording.request import FinishedRequest, RequestInfo
+from llmtrace.records import Finding, RequestRecord, StepRecord
+
+HOST_BOUND_LEAD_S = 200e-6
+"""Below this launch lead the device was waiting for Python."""
+
+NANO = 1e-9
+
+
+def build_record(request: FinishedRequest) -> RequestRecord:
+    """Return the record of a finished request."""
+    info, marks = request.info, request.marks
+    marked = _tokens_from_forwards(marks) if _unmarked_loop(info, marks) else marks
+    steps = _steps(marked)
+    _drop_surplus(info, marked, steps)
+    itl = _gaps(steps)
+    rows = info.output_tokens_per_row or _rows_from_steps(info, marked, steps)
+    ttft = steps[0].end_s if steps else None
+    last = _last_token_s(marked, steps)
+    per_row = _tokens_of_longest_row(marked, steps)
+    stream = info.stream
+    return RequestRecord(
+        model=info.model.name,
+        strategy=info.strategy,
+        device=info.device,
+        clock=marks.clock,
+        start_unix_ns=request.start_unix_ns,
+        duration_s=(marks.end_ns - marks.start_ns) * NANO,
+        operation=info.operation,
+        batch_size=info.batch_size,
+        input_tokens=sum(info.input_tokens_per_row) if info.input_tokens_per_row else None,
+        output_tokens=sum(rows) if rows is not None else None,
+        input_tokens_padded=_padded(info),
+        input_tokens_cached=info.input_tokens_cached,
+        input_tokens_per_row=info.input_tokens_per_row or (),
+        output_tokens_per_row=rows or (),
+        finish_reasons=info.finish_reasons,
+        ttft_s=ttft,
+        ttft_from_request_s=_since_queued(info, marks, ttft),
+        itl_s=itl,
+        tpot_s=_ratio(_minus(last, ttft), per_row - 1),
+        e2e_s=last,
+        tgs=_ratio(sum(rows) if rows else 0, last),
+        decode_tgs=_decode_tgs(rows, last, ttft),
+        prefill_s=_prefill(marked, steps),
+        queue_s=_queue(info, marks),
+        tokenize_s=None if info.tokenize_ns is None else info.tokenize_ns * NANO,
+        first_delivery_s=_since_start(marks, stream.delivered_ns if stream else None),
+        first_visible_text_s=_since_start(marks, stream.visible_ns if stream else None),
+        steps=steps,
+        steps_truncated=marked.more_tokens > 0,
+        cold=bool(info.cold_reasons),
+        cold_reasons=info.cold_reasons,
+        compiled=info.compiled,
+        error=info.error,
+        trace_id=request.trace_id,
+        span_id=request.span_id,
+        parameters=info.parameters,
+        dtype=info.model.dtype,
+        quantization=info.model.quantization,
+        attn_implementation=info.model.attn_implementation,
+        cache_implementation=info.cache_implementation,
+        host_bound_ratio=_host_bound_ratio(steps),
+        clock_error_s=None if marks.clock_error_ns is None else marks.clock_error_ns * NANO,
+        kv_cache_bytes=info.kv_cache_bytes,
+        memory_allocated_bytes=info.memory_allocated_bytes,
+        memory_reserved_bytes=info.memory_reserved_bytes,
+        memory_peak_bytes=info.memory_peak_bytes,
+        findings=_findings(info, marks, marked),
+        attributes=info.attributes,
+    )
+
+
+def _unmarked_loop(info: RequestInfo, marks: Marks) -> bool:
+    """Whether only forward calls were seen, as in an own loop that marks no tokens."""
+    return info.own_loop and not marks.tokens and bool(marks.forward_ends)
+
+
+def _tokens_from_forwards(marks: Marks) -> Marks:
+    """Return *marks* with one token at the end of each forward call."""
+    ends = marks.device_forward_ends or marks.forward_ends
+    return Marks(
+        start_ns=marks.start_ns,
+        end_ns=marks.end_ns,
+        forward_starts=marks.forward_starts,
+        forward_ends=marks.forward_ends,
+        tokens=list(ends),
+        token_forwards=list(range(1, len(ends) + 1)),
+        device_forward_ends=marks.device_forward_ends,
+        device_prefill_start=marks.device_prefill_start,
+        clock=marks.clock,
+        more_tokens=marks.more_forwards,
+        last_mark=marks.last_mark,
+    )
+
+
+def _steps(marks: Marks) -> list[StepRecord]:
+    puts = dict(zip(reversed(marks.put_forwards), reversed(marks.puts), strict=True))
+    steps: list[StepRecord] = []
+    begun = marks.start_ns
+    done = 0
+    for index, (token, forwards) in enumerate(
+        zip(marks.tokens, marks.token_forwards, strict=True)
+    ):
+        steps.append(_step(marks, index, begun, token, range(done, forwards), puts.get(forwards)))
+        begun, done = token, forwards
+    return steps
+
+
+def _step(  # noqa: PLR0913 - one argument per column of the marks
+    marks: Marks, index: int, begun: int, token: int, forwards: range, put: int | None
+) -> StepRecord:
+    start_ns = marks.start_ns
+    device_end = lead = device_duration = None
+    forward_start = forward_end = host_duration = None
+    if forwards:
+        first, last = forwards[0], forwards[-1]
+        host_end = marks.forward_ends[last]
+        # Nothing, where a forward was only seen to have ended.
+        host_duration = sum(marks.forward_ends[i] - marks.forward_starts[i] for i in forwards) or None
+        forward_start = marks.forward_starts[first] if host_duration else None
+        forward_end = host_end
+        if marks.device_forward_ends is not None:
+            device_end = marks.device_forward_ends[last]
+            if index == 0 and marks.device_prefill_start is not None:
+                forward_start = marks.device_prefill_start
+            if index or forward_start is not None:
+                device_duration = device_end - (begun if index else forward_start or begun)
+            lead = device_end - host_end
+            forward_end = device_end
+    return StepRecord(
+        index=index,
+        phase="decode" if index else "prefill",
+        start_s=(begun - start_ns) * NANO,
+        end_s=(token - start_ns) * NANO,
+        tokens=1 if marks.token_counts is None else marks.token_counts[index],
+        forwards=len(forwards),
+        forward_start_s=_since_start(marks, forward_start),
+        forward_end_s=_since_start(marks, forward_end),
+        host_duration_s=None if host_duration is None else host_duration * NANO,
+        device_duration_s=None if device_duration is None else device_duration * NANO,
+        launch_lead_s=None if lead is None else lead * NANO,
+        put_s=_since_start(marks, put),
+    )
+
+
+def _drop_surplus(info: RequestInfo, marks: Marks, steps: list[StepRecord]) -> None:
+    """Drop steps whose token was undone: a loop that checks for its end one step late."""
+    rows = info.output_tokens_per_row
+    if rows and marks.token_counts is None and not marks.more_tokens and info.strategy in _ONE_EACH:
+        del steps[max(rows) :]
+
+
+_ONE_EACH = frozenset({"greedy", "sample"})
+"""Strategies in which every step gives each unfinished row exactly one token."""
+
+
+def _gaps(steps: list[StepRecord]) -> list[float]:
+    """Return one gap per token after the first: a step of k tokens gives k gaps of step / k."""
+    gaps: list[float] = []
+    for step in steps:
+        if step.index == 0:
+            gaps += [0.0] * (step.tokens - 1)
+        elif step.tokens:
+            gaps += [(step.end_s - step.start_s) / step.tokens] * step.tokens
+    return gaps
+
+
+def _rows_from_steps(
+    info: RequestInfo, marks: Marks, steps: list[StepRecord]
+) -> tuple[int, ...] | None:
+    """Return tokens per row where ids were not to be had: an error, or an own loop."""
+    if not steps:
+        return (0,) if info.error else None
+    rows = info.batch_size or 1
+    if rows > 1 and info.error:
+        return None
+    return (_tokens_of_longest_row(marks, steps),) * rows
+
+
+def _tokens_of_longest_row(marks: Marks, steps: list[StepRecord]) -> int:
+    return sum(step.tokens for step in steps) + marks.more_tokens
+
+
+def _last_token_s(marks: Marks, steps: list[StepRecord]) -> float | None:
+    if marks.more_tokens and marks.last_mark is not None:
+        return (marks.last_mark - marks.start_ns) * NANO
+    return steps[-1].end_s if steps else None
+
+
+def _prefill(marks: Marks, steps: list[StepRecord]) -> float | None:
+    """Return the time from the first forward's start to the end of the one giving token 1."""
+    if not steps or steps[0].forward_start_s is None or steps[0].forward_end_s is None:
+        return None
+    return steps[0].forward_end_s - steps[0].forward_start_s
+
+
+def _decode_tgs(
+    rows: tuple[int, ...] | None, last: float | None, ttft: float | None
+) -> float | None:
+    """Return tokens after each row's first, per second of decoding."""
+    return _ratio(sum(n - 1 for n in rows if n > 1) if rows else 0, _minus(last, ttft))
+
+
+def _host_bound_ratio(steps: list[StepRecord]) -> float | None:
+    leads = [s.launch_lead_s for s in steps if s.index and s.launch_lead_s is not None]
+    if not leads:
+        return None
+    return sum(lead < HOST_BOUND_LEAD_S for lead in leads) / len(leads)
+
+
+def _padded(info: RequestInfo) -> int | None:
+    if info.input_length is None or info.batch_size is None:
+        return None
+    return info.input_length * info.batch_size
+
+
+def _queue(info: RequestInfo, marks: Marks) -> float | None:
+    """Return the wait before the request began, tokenizing left out."""
+    if info.queued_since_ns is None:
+        return None
+    waited = marks.start_ns - info.queued_since_ns - (info.tokenize_ns or 0)
+    return max(waited, 0) * NANO
+
+
+def _since_queued(info: RequestInfo, marks: Marks, ttft: float | None) -> float | None:
+    if info.queued_since_ns is None or ttft is None:
+        return None
+    return (marks.start_ns - info.queued_since_ns) * NANO + ttft
+
+
+def _since_start(marks: Marks, at_ns: int | None) -> float | None:
+    return None if at_ns is None else (at_ns - marks.start_ns) * NANO
+
+
+def _minus(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a - b
+
+
+def _ratio(numerator: float | None, denominator: float | None) -> float | None:
+    """Return the quotient, or None where there is nothing to divide."""
+    if not numerator or not denominator or denominator <= 0:
+        return None
+    return numerator / denominator
+
+
+def _findings(info: RequestInfo, marks: Marks, marked: Marks) -> tuple[Finding, ...]:
+    findings = list(info.findings)
+    if marked is not marks:
+        findings.append(
+            Finding(
+                "tokens_from_forwards",
+                "info",
+                "Tokens were counted by forward calls",
+                f"{len(marked.tokens)} forward calls, no token() mark",
+                "Call token() on the request where your code has selected a token.",
+            )
+        )
+    if marked.more_tokens:
+        findings.append(
+            Finding(
+                "steps_truncated",
+                "info",
+                "Only the first steps were recorded singly",
+                f"{len(marked.tokens)} recorded, {marked.more_tokens} more tokens counted",
+                "Raise max_step_spans (LLMTRACE_MAX_STEP_SPANS).",
+            )
+        )
+    return tuple(findings)
+
+

@@ -1,0 +1,192 @@
+"""From the end of a request to everyone who wants its record, on one background thread."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from llmtrace.config import Config
+from llmtrace.guard import guard
+from llmtrace.recording.build import build_record
+from llmtrace.recording.recorder import Marks
+from llmtrace.recording.request import FinishedRequest, RequestInfo
+from llmtrace.records import RequestRecord
+
+MAX_WAITING = 1024
+"""Finished requests waiting for the background thread; beyond that the oldest is dropped."""
+
+CONSUMER_WAIT_S = 1.0
+"""How long a finished request waits for its streamer's consumer to take the first text."""
+
+Subscriber = Callable[[RequestRecord], None]
+
+
+class OpenSpan(Protocol):
+    """A request's span, open while the request runs."""
+
+    trace_id: str | None
+    span_id: str | None
+    queued_since_unix_ns: int | None
+    """Start of the enclosing server span, if there is one."""
+
+    def leave(self) -> None:
+        """Stop being the current span; called where the request was started."""
+
+    def end_as_group(self, name: str | None, end_unix_ns: int) -> None:
+        """End as a plain span around the requests made inside it."""
+
+
+class Telemetry(Protocol):
+    """What recording needs of ``llmtrace.telemetry``; the only door to OpenTelemetry."""
+
+    def active(self) -> bool:
+        """Whether a record would go anywhere."""
+
+    def here(self) -> Any | None:
+        """Return the current telemetry context if it holds a span, else None."""
+
+    def key(self, context: Any | None) -> object | None:
+        """Return what identifies the span of *context* (None: the current one), if any."""
+
+    def open(
+        self, info: RequestInfo, start_unix_ns: int, context: Any | None
+    ) -> OpenSpan | None:
+        """Start a request's span and make it current; None when it must not be traced."""
+
+    def emit(self, record: RequestRecord, info: RequestInfo, span: OpenSpan) -> None:
+        """Turn a record into spans and metrics; background thread."""
+
+    def tokenized(self, start_unix_ns: int, end_unix_ns: int) -> None:
+        """Emit a ``tokenize`` span under the current span, if it is recorded."""
+
+    def settle(self, deadline: float) -> None:
+        """Export what was emitted, until *deadline* (``time.monotonic``)."""
+
+
+@dataclass(slots=True)
+class _Job:
+    info: RequestInfo
+    marks: Marks
+    start_unix_ns: int
+    span: OpenSpan
+    due: float
+    """Do not wait for the consumer any longer than this."""
+
+
+class Pipeline:
+    """Takes finished requests, gives records to subscribers and to telemetry."""
+
+    def __init__(self, config: Config, telemetry: Telemetry) -> None:
+        self.config = config
+        self.telemetry = telemetry
+        self.running = 0
+        """Requests under way: the background thread makes room for them."""
+        self._subscribers: tuple[Subscriber, ...] = ()
+        self._renew()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        """Start anew: a forked child has none of the parent's threads or requests."""
+        self._jobs: deque[_Job] = deque()
+        self._changed = threading.Condition()
+        self._busy = False
+        self._hurry = False
+        self._thread: threading.Thread | None = None
+        self.running = 0
+
+    def listening(self) -> bool:
+        """Whether anyone would see a record made now."""
+        return not guard.tripped and (bool(self._subscribers) or self.telemetry.active())
+
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        """Call *subscriber* with each record from now on; returns what ends it."""
+        self._subscribers = (*self._subscribers, subscriber)
+
+        def unsubscribe() -> None:
+            self._subscribers = tuple(s for s in self._subscribers if s is not subscriber)
+
+        return unsubscribe
+
+    def submit(
+        self, info: RequestInfo, marks: Marks, start_unix_ns: int, span: OpenSpan
+    ) -> None:
+        """Hand over a finished request; returns at once."""
+        due = time.monotonic() + CONSUMER_WAIT_S
+        with self._changed:
+            if len(self._jobs) >= MAX_WAITING:
+                self._jobs.popleft()
+                guard.warn_once(
+                    "overflow",
+                    f"more than {MAX_WAITING} finished requests wait for export; "
+                    "the oldest are dropped. Is the collector reachable?",
+                )
+            self._jobs.append(_Job(info, marks, start_unix_ns, span, due))
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._work, name="llmtrace-pipeline", daemon=True
+                )
+                self._thread.start()
+            self._changed.notify_all()
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until every finished request has been dealt with; False if time ran out."""
+        if threading.current_thread() is self._thread:
+            return True
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            self._hurry = True
+            self._changed.notify_all()
+            try:
+                while self._jobs or self._busy:
+                    left = deadline - time.monotonic()
+                    if left <= 0 or self._thread is None or not self._thread.is_alive():
+                        return False
+                    self._changed.wait(left)
+            finally:
+                self._hurry = False
+        return True
+
+    def flush(self, timeout_s: float) -> bool:
+        """Drain, then have telemetry exported; False if time ran out."""
+        deadline = time.monotonic() + timeout_s
+        drained = self.drain(timeout_s)
+        self.telemetry.settle(deadline)
+        return drained and time.monotonic() <= deadline
+
+    def _work(self) -> None:
+        while True:
+            job = self._next()
+            guard.call("building the record of a request", self._deliver, job)
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
+
+    def _next(self) -> _Job:
+        """Wait for a request whose streamer's consumer has its first text, or has had its time."""
+        with self._changed:
+            while True:
+                wait = None
+                for index, job in enumerate(self._jobs):
+                    left = job.due - time.monotonic()
+                    stream = job.info.stream
+                    if self._hurry or left <= 0 or stream is None or stream.settled:
+                        del self._jobs[index]
+                        self._busy = True
+                        return job
+                    wait = left if wait is None else min(wait, left)
+                self._changed.wait(wait if wait is None else min(wait, 0.05))
+
+    def _deliver(self, job: _Job) -> None:
+        request = FinishedRequest(
+            job.info, job.marks, job.start_unix_ns, job.span.trace_id, job.span.span_id
+        )
+        record = build_record(request)
+        for subscriber in self._subscribers:
+            guard.call("calling a subscriber", subscriber, record)
+        guard.call("emitting telemetry", self.telemetry.emit, record, job.info, job.span)

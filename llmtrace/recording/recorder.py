@@ -1,0 +1,360 @@
+"""The hot path: what is kept while a request runs.
+
+Per step this reads a clock three times, records two device events and appends. It takes no lock,
+formats nothing, calls no OpenTelemetry and never waits. What the marks mean is worked out later,
+in ``llmtrace.recording.build``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmtrace.timing.device import DeviceTimer
+from llmtrace.timing.host import now
+
+
+@dataclass(slots=True)
+class Marks:
+    """The marks of one finished request, host clock, nanoseconds."""
+
+    start_ns: int
+    end_ns: int
+    forward_starts: list[int]
+    forward_ends: list[int]
+    tokens: list[int]
+    """When each token (of every row at once) was selected; on the device if there is one."""
+    token_forwards: list[int]
+    """Forward calls done before each token."""
+    token_counts: list[int] | None = None
+    """Tokens selected for one row at each mark, where that can differ from 1."""
+    puts: list[int] = field(default_factory=list)
+    put_forwards: list[int] = field(default_factory=list)
+    device_forward_ends: list[int] | None = None
+    device_prefill_start: int | None = None
+    clock: str = "host"
+    clock_error_ns: int | None = None
+    more_tokens: int = 0
+    more_forwards: int = 0
+    """Tokens and forward calls after the limit: of those only the last one's time is kept."""
+    last_mark: int | None = None
+
+
+class Recorder:
+    """Marks of one request, on the host clock."""
+
+    __slots__ = (
+        "adopt",
+        "cache",
+        "compiled",
+        "first_call",
+        "forward_ends",
+        "forward_starts",
+        "ids",
+        "last_mark",
+        "lengths",
+        "limit",
+        "marked",
+        "model",
+        "own_loop",
+        "more_forwards",
+        "more_tokens",
+        "put_forwards",
+        "puts",
+        "sees_forwards",
+        "start_ns",
+        "token_counts",
+        "token_forwards",
+        "tokens",
+    )
+
+    clock = "host"
+
+    def __init__(self, model: Any, limit: int, start_ns: int) -> None:
+        self.model = model
+        self.limit = limit
+        self.start_ns = start_ns
+        self.forward_starts: list[int] = []
+        self.forward_ends: list[int] = []
+        self.tokens: list[int] = []
+        self.token_forwards: list[int] = []
+        self.marked = 0
+        self.token_counts: list[int] | None = None
+        self.lengths: list[tuple[int, int]] | None = None
+        self.puts: list[int] = []
+        self.put_forwards: list[int] = []
+        self.more_forwards = 0
+        self.more_tokens = 0
+        self.last_mark: int | None = None
+        self.adopt: Callable[[Any], Recorder] = self._adopt_model
+        """What to do with the first model that an own loop calls; returns who records it."""
+        self.sees_forwards = True
+        """False for a model whose calls are not seen, so that processors stand in for them."""
+        self.compiled = False
+        self.own_loop = False
+        self.first_call: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        """The first forward call's arguments, in an own loop only."""
+        self.cache: Any = None
+        """The KV cache, until the request ends."""
+        self.ids: Any = None
+        """The ids generated so far: all an interrupted request leaves."""
+
+    def _adopt_model(self, model: Any) -> Recorder:
+        self.model = model
+        return self
+
+    @property
+    def in_forward(self) -> bool:
+        """Whether a forward call is under way."""
+        return len(self.forward_starts) != len(self.forward_ends)
+
+    def forward_started(self) -> None:
+        """The model's forward is about to be called."""
+        self.forward_starts.append(now())
+
+    def forward_ended(self) -> None:
+        """The forward call has returned: on a device, its work is enqueued."""
+        self.forward_ends.append(now())
+        if len(self.forward_ends) > self.limit:
+            self.fill()
+
+    def forward_failed(self) -> None:
+        """The forward call raised."""
+        self.forward_starts.pop()
+
+    def forward_seen(self) -> None:
+        """A forward has been done that was not seen to begin."""
+        self.forward_starts.append(now())
+        self.forward_ended()
+
+    def token(self) -> None:
+        """A token has been selected for every row.
+
+        Only the first call after a forward counts: some loops consult their criteria twice a
+        step, and a streamer may be handed the token before the criteria see it.
+        """
+        done = len(self.forward_ends)
+        if done != self.marked:
+            self.marked = done
+            self.token_forwards.append(done)
+            self.tokens.append(now())
+
+    def select(self, count: int) -> None:
+        """The caller's own code has selected *count* tokens (``request().token()``)."""
+        if self.token_counts is None:
+            self.token_counts = []
+        self.token_counts.append(count)
+        self.marked = -1
+        self.token()
+        if len(self.tokens) > self.limit:
+            self.fill()
+
+    def put(self) -> None:
+        """A streamer is about to be handed tokens."""
+        self.token()
+        self.puts.append(now())
+        self.put_forwards.append(len(self.forward_ends))
+
+    def length(self, total: int) -> None:
+        """The sequence is *total* tokens long after the latest step (assisted decoding)."""
+        if self.lengths is not None:
+            self.lengths.append((len(self.forward_ends), total))
+
+    def ended(self) -> None:
+        """The request has returned."""
+
+    def close(self, end_ns: int) -> Marks:
+        """Return the marks, all on the host clock."""
+        done = len(self.forward_ends)
+        return Marks(
+            start_ns=self.start_ns,
+            end_ns=end_ns,
+            forward_starts=self.forward_starts[:done],
+            forward_ends=self.forward_ends,
+            tokens=self.tokens,
+            token_forwards=self.token_forwards,
+            puts=self.puts,
+            put_forwards=self.put_forwards,
+            token_counts=self._counts(),
+            more_tokens=self.more_tokens,
+            more_forwards=self.more_forwards,
+            last_mark=self.last_mark,
+        )
+
+    def _counts(self) -> list[int] | None:
+        """Return the tokens per mark, where it can differ from 1."""
+        if self.lengths is None:
+            return self.token_counts
+        total_after = dict(self.lengths)
+        totals = [total_after.get(forwards) for forwards in self.token_forwards]
+        previous: int | None = total_after.get(0)
+        counts = []
+        for total in totals:
+            counts.append(1 if total is None or previous is None else total - previous)
+            previous = total
+        return counts
+
+    def fill(self) -> None:
+        """Keep no more single steps: the memory of one request is bounded."""
+        self.__class__ = _FullRecorder  # type: ignore[assignment]
+
+
+class _FullRecorder(Recorder):
+    """A recorder that has reached its limit: it counts, and keeps the time of the last mark."""
+
+    __slots__ = ()
+
+    def forward_started(self) -> None:
+        """Not kept."""
+
+    def forward_ended(self) -> None:
+        self.marked = -1
+        self.more_forwards += 1
+        self.last_mark = now()
+
+    def forward_failed(self) -> None:
+        """Not kept."""
+
+    def forward_seen(self) -> None:
+        self.forward_ended()
+
+    def token(self) -> None:
+        if self.marked != 0:
+            self.marked = 0
+            self.more_tokens += 1
+            self.last_mark = now()
+
+    def select(self, count: int) -> None:
+        self.more_tokens += count
+        self.last_mark = now()
+
+    def put(self) -> None:
+        self.token()
+
+
+class DeviceRecorder(Recorder):
+    """A recorder that also marks the device's stream.
+
+    Two events a step: the end of the forward, and the token. A decode step begins where the last
+    token was; only the prefill needs an event of its own at its start.
+    """
+
+    __slots__ = (
+        "done_ns",
+        "forward_events",
+        "last_event",
+        "prefill_event",
+        "timer",
+        "token_events",
+    )
+
+    def __init__(self, model: Any, limit: int, start_ns: int, timer: DeviceTimer) -> None:
+        super().__init__(model, limit, start_ns)
+        self.timer = timer
+        self.prefill_event: tuple[int, Any] | None = None
+        self.forward_events: list[Any] = []
+        self.token_events: list[Any] = []
+        self.last_event: Any = None
+        self.done_ns: int | None = None
+        """A host time at which the stream had passed the last mark."""
+
+    def forward_started(self) -> None:
+        instant = now()
+        self.forward_starts.append(instant)
+        if self.prefill_event is None:
+            self.prefill_event = (instant, self.timer.mark())
+
+    def forward_ended(self) -> None:
+        self.forward_ends.append(now())
+        self.forward_events.append(self.timer.mark())
+        if len(self.forward_ends) > self.limit:
+            self.fill()
+
+    def token(self) -> None:
+        done = len(self.forward_ends)
+        if done != self.marked:
+            self.marked = done
+            self.token_forwards.append(done)
+            self.tokens.append(now())
+            self.token_events.append(self.timer.mark())
+
+    def ended(self) -> None:
+        # The loop has waited for its last token, so this look costs nothing and is the tightest
+        # bound on the device clock's offset that there is.
+        events = self.token_events or self.forward_events
+        if events and self.last_event is None and self.timer.passed(events[-1]):
+            self.done_ns = now()
+
+    def close(self, end_ns: int) -> Marks:
+        marks = super().close(end_ns)
+        events = self._in_stream_order()
+        resolved = self.timer.resolve(events, self.done_ns or now()) if events else None
+        if resolved is not None:
+            self._adopt(marks, resolved.times_ns)
+            marks.clock = self.timer.clock
+            marks.clock_error_ns = resolved.error_ns
+        self.timer.release([event for _, event in events])
+        return marks
+
+    def _in_stream_order(self) -> list[tuple[int, Any]]:
+        """Return every event with the host time before it, in the order they were recorded."""
+        events = [] if self.prefill_event is None else [self.prefill_event]
+        forwards = list(zip(self.forward_ends, self.forward_events, strict=False))
+        done = 0
+        tokens = zip(self.tokens, self.token_events, self.token_forwards, strict=False)
+        for asked, event, count in tokens:
+            events += forwards[done:count]
+            events.append((asked, event))
+            done = count
+        events += forwards[done:]
+        if self.last_event is not None and self.last_mark is not None:
+            events.append((self.last_mark, self.last_event))
+        return events
+
+    def _adopt(self, marks: Marks, times_ns: list[int]) -> None:
+        """Replace host times by the device's, undoing ``_in_stream_order``."""
+        rest = iter(times_ns)
+        if self.prefill_event is not None:
+            marks.device_prefill_start = next(rest)
+        ends: list[int] = []
+        tokens: list[int] = []
+        for count in self.token_forwards[: len(self.token_events)]:
+            while len(ends) < count:
+                ends.append(next(rest))
+            tokens.append(next(rest))
+        while len(ends) < len(self.forward_events):
+            ends.append(next(rest))
+        marks.device_forward_ends = ends
+        marks.tokens = tokens
+        if self.last_mark is not None:
+            marks.last_mark = next(rest)
+
+    def fill(self) -> None:
+        self.last_event = self.timer.mark()
+        self.__class__ = _FullDeviceRecorder  # type: ignore[assignment]
+
+
+class _FullDeviceRecorder(DeviceRecorder):
+    """A device recorder that has reached its limit."""
+
+    __slots__ = ()
+
+    forward_started = _FullRecorder.forward_started
+    forward_failed = _FullRecorder.forward_failed
+    forward_seen = _FullRecorder.forward_seen
+    put = _FullRecorder.put
+
+    def forward_ended(self) -> None:
+        _FullRecorder.forward_ended(self)  # type: ignore[arg-type]
+        self.timer.remark(self.last_event)
+
+    def token(self) -> None:
+        before = self.more_tokens
+        _FullRecorder.token(self)  # type: ignore[arg-type]
+        if self.more_tokens != before:
+            self.timer.remark(self.last_event)
+
+    def select(self, count: int) -> None:
+        _FullRecorder.select(self, count)  # type: ignore[arg-type]
+        self.timer.remark(self.last_event)

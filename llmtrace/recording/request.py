@@ -1,0 +1,105 @@
+"""What the seams learn of a request while it runs, beside its marks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmtrace.records import Finding, GenerationParameters, ModelFacts
+from llmtrace.recording.recorder import Marks
+
+
+@dataclass(slots=True)
+class StreamTimes:
+    """When tokens reached the streamer's consumer; written by the consumer's thread."""
+
+    pull: bool
+    """The consumer takes items out of the streamer, rather than being handed them."""
+    prompt_items: int = 0
+    """Items that carry the prompt, not tokens."""
+    items: int = 0
+    delivered_ns: int | None = None
+    visible_ns: int | None = None
+    ended: bool = False
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing more will be learnt."""
+        return not self.pull or self.ended or self.visible_ns is not None
+
+    def item(self, text: Any, at_ns: int) -> None:
+        """The consumer took *text* out of the streamer."""
+        self.items += 1
+        if self.items > self.prompt_items:
+            self.reached(at_ns, visible=bool(str(text).strip()))
+
+    def reached(self, at_ns: int, *, visible: bool) -> None:
+        """A token's item reached the consumer."""
+        if self.delivered_ns is None:
+            self.delivered_ns = at_ns
+        if visible and self.visible_ns is None:
+            self.visible_ns = at_ns
+
+
+@dataclass(slots=True)
+class Tokenization:
+    """Tokenizer calls that went before a request, in the same place."""
+
+    duration_ns: int = 0
+    chat: bool = False
+    tokenizer: Any = None
+    """A weak reference to the tokenizer."""
+
+
+@dataclass(slots=True)
+class RequestInfo:
+    """Facts of one request; every field may stay at "not known"."""
+
+    model: ModelFacts = field(default_factory=ModelFacts)
+    device: str = "cpu"
+    operation: str = "text_completion"
+    own_loop: bool = False
+    """A ``request()`` block, which may yet turn out to hold ``generate()`` calls instead."""
+    span_name: str | None = None
+    """The caller's own name for the request's span."""
+    strategy: str = "custom"
+    parameters: GenerationParameters = field(default_factory=GenerationParameters)
+    batch_size: int | None = None
+    input_length: int | None = None
+    """Padded length of the input, in tokens."""
+    prompt_length: int | None = None
+    """Ids that come before the first generated one in each returned row."""
+    max_length: int | None = None
+    eos_token_ids: frozenset[int] = frozenset()
+    pad_token_id: int | None = None
+    input_tokens_per_row: tuple[int, ...] | None = None
+    input_tokens_cached: int | None = None
+    output_tokens_per_row: tuple[int, ...] | None = None
+    finish_reasons: tuple[str, ...] = ()
+    cache_implementation: str | None = None
+    compiled: bool = False
+    cold_reasons: tuple[str, ...] = ()
+    kv_cache_bytes: int | None = None
+    memory_allocated_bytes: int | None = None
+    memory_reserved_bytes: int | None = None
+    memory_peak_bytes: int | None = None
+    queued_since_ns: int | None = None
+    """Start of the enclosing server span or ``request()`` block, host clock."""
+    tokenize_ns: int | None = None
+    stream: StreamTimes | None = None
+    error: str | None = None
+    findings: list[Finding] = field(default_factory=list)
+    attributes: dict[str, str | bool | int | float] = field(default_factory=dict)
+    input_text: list[str] | None = None
+    output_text: list[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRequest:
+    """All there is to make a record of."""
+
+    info: RequestInfo
+    marks: Marks
+    start_unix_ns: int
+    trace_id: str | None
+    span_id: str | None

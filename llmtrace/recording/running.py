@@ -1,0 +1,144 @@
+"""A request from its start to its hand-over: what ``generate()`` and ``request()`` share."""
+
+from __future__ import annotations
+
+from contextvars import Token
+from typing import Any
+
+from llmtrace.guard import guard
+from llmtrace.recording.active import active
+from llmtrace.recording.pipeline import OpenSpan, Pipeline
+from llmtrace.recording.recorder import DeviceRecorder, Recorder
+from llmtrace.recording.request import RequestInfo
+from llmtrace.recording.tokens import ERROR
+from llmtrace.timing.device import timer_for
+from llmtrace.timing.host import anchor, now
+
+_NOT_FAILURES = (GeneratorExit,)
+"""Ways of leaving that are not errors of the request."""
+
+
+def error_type(error: BaseException) -> str | None:
+    """Return ``module.Name`` of an error, or None if leaving this way is no failure."""
+    if isinstance(error, _NOT_FAILURES):
+        return None
+    if isinstance(error, SystemExit) and not error.code:
+        return None
+    kind = type(error)
+    if kind.__module__ == "builtins":
+        return kind.__qualname__
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+class RunningRequest:
+    """One request under way. Starts on construction; ``close`` hands it over, once."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        info: RequestInfo,
+        model: Any,
+        device: Any,
+        context: Any | None = None,
+    ) -> None:
+        self.pipeline = pipeline
+        self.info = info
+        self._end_ns: int | None = None
+        self._wall = anchor()
+        self.recorder = self._recorder(model, device)
+        self._span: OpenSpan | None = pipeline.telemetry.open(info, self._wall.wall_ns, context)
+        if self._span is None:
+            raise _NotTraced
+        self._adopt_server_span(self._span)
+        self._token: Token[Recorder | None] | None = active.set(self.recorder)
+        pipeline.running += 1
+
+    def _recorder(self, model: Any, device: Any) -> Recorder:
+        limit = self.pipeline.config.max_step_spans
+        timer = guard.call("setting up the device clock", timer_for, device)
+        if timer is None:
+            return Recorder(model, limit, self._wall.host_ns)
+        return DeviceRecorder(model, limit, self._wall.host_ns, timer)
+
+    def _adopt_server_span(self, span: OpenSpan) -> None:
+        if self.info.queued_since_ns is None and span.queued_since_unix_ns is not None:
+            waited = self._wall.wall_ns - span.queued_since_unix_ns
+            self.info.queued_since_ns = self._wall.host_ns - waited
+
+    def adopt(self, model: Any) -> Recorder:
+        """Record *model*, the first one that an own loop has called, with its device's clock."""
+        recorder = self.recorder
+        recorder.model = model
+        timer = timer_for(getattr(model, "device", None))
+        if timer is not None and not recorder.tokens:
+            recorder = DeviceRecorder(model, recorder.limit, recorder.start_ns, timer)
+            recorder.own_loop = True
+            self.recorder = recorder
+            active.set(recorder)
+        return recorder
+
+    def ended(self) -> None:
+        """The request has returned: what follows is our own reading of it."""
+        if self._end_ns is None:
+            self._end_ns = now()
+            self.recorder.ended()
+
+    def leave(self) -> None:
+        """Stop being the request that runs here."""
+        token, self._token = self._token, None
+        if token is None:
+            return
+        self.pipeline.running -= 1
+        try:
+            active.reset(token)
+        except ValueError:  # a generator was closed in another context
+            active.set(None)
+        if self._span is not None:
+            self._span.leave()
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Hand the request over; later calls do nothing."""
+        self.ended()
+        self.leave()
+        span, self._span = self._span, None
+        if span is None:
+            return
+        info = self.info
+        if error is not None:
+            info.error = error_type(error)
+            info.finish_reasons = (ERROR,) * max(len(info.finish_reasons), info.batch_size or 1)
+        marks = self.recorder.close(self._end_ns or now())
+        self._let_go()
+        self.pipeline.submit(info, marks, self._wall.wall_ns, span)
+
+    def close_as_group(self, name: str | None) -> None:
+        """End a block that only groups the requests made inside it."""
+        self.ended()
+        self.leave()
+        span, self._span = self._span, None
+        if span is not None:
+            span.end_as_group(name, self._wall.wall(self._end_ns or now()))
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Keep no tensor alive."""
+        recorder = self.recorder
+        recorder.model = recorder.cache = recorder.ids = recorder.first_call = None
+
+
+class _NotTraced(Exception):  # noqa: N818 - no error: it says that a request is not wanted
+    """Telemetry is suppressed here, so the request is not recorded."""
+
+
+def start_request(
+    pipeline: Pipeline,
+    info: RequestInfo,
+    model: Any,
+    device: Any,
+    context: Any | None = None,
+) -> RunningRequest | None:
+    """Start a request, or return None where it must not be traced."""
+    try:
+        return RunningRequest(pipeline, info, model, device, context)
+    except _NotTraced:
+        return None

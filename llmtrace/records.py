@@ -1,0 +1,160 @@
+"""What is known of a finished request: frozen data, standard library only.
+
+All durations are seconds, all sizes bytes. What does not exist is ``None``: never 0, never NaN.
+The words and formulas are those of docs/glossary.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Phase = Literal["prefill", "decode"]
+Severity = Literal["info", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One diagnostic result."""
+
+    code: str
+    """Stable identifier, such as ``steps_truncated``."""
+    severity: Severity
+    title: str
+    evidence: str
+    """The numbers it rests on."""
+    remedy: str
+    trace_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One advance of generation. All times count from the start of the request."""
+
+    index: int
+    """0 is the prefill step; decode steps count from 1."""
+    phase: Phase
+    start_s: float
+    """The previous token; 0 for the prefill step."""
+    end_s: float
+    """This step's token was selected."""
+    tokens: int
+    """Tokens selected for one row: 1, or several in assisted decoding."""
+    forwards: int
+    """Forward calls of the model in this step: more than 1 when prefill is chunked."""
+    forward_start_s: float | None = None
+    """The first forward call was entered."""
+    forward_end_s: float | None = None
+    """The last forward call was done: on the device where ``clock`` is a device's, else on the
+    host."""
+    host_duration_s: float | None = None
+    """Host time inside the forward calls."""
+    device_duration_s: float | None = None
+    """Time on the device's stream from the step's start to the end of its forward, waiting for
+    launches included."""
+    launch_lead_s: float | None = None
+    """Device end of the forward minus host return of the call; near 0 = the device waits for
+    Python."""
+    put_s: float | None = None
+    """The streamer was handed this step's token."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationParameters:
+    """What the caller asked of ``generate()``, after defaults were applied."""
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    do_sample: bool | None = None
+    choice_count: int | None = None
+    """Returned sequences per prompt."""
+    num_beams: int | None = None
+    stop_sequences: tuple[str, ...] = ()
+    stream: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What is true of the model, whatever the request."""
+
+    name: str = "unknown"
+    dtype: str | None = None
+    quantization: str | None = None
+    attn_implementation: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """One finished request: a ``generate()`` call or a ``request()`` block."""
+
+    model: str
+    strategy: str
+    """greedy, sample, beam, assisted, prompt_lookup, contrastive, custom, ..."""
+    device: str
+    clock: str
+    """What measured token times: ``cuda`` or ``host``."""
+    start_unix_ns: int
+    """Start of the request, nanoseconds since the epoch."""
+    duration_s: float
+    """Start of the request to its return."""
+    operation: str = "text_completion"
+    """``text_completion``, or ``chat`` when the input was chat messages."""
+    batch_size: int | None = None
+    """Prompts in the call."""
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    """Total over all returned rows."""
+    input_tokens_padded: int | None = None
+    input_tokens_cached: int | None = None
+    input_tokens_per_row: tuple[int, ...] = ()
+    output_tokens_per_row: tuple[int, ...] = ()
+    finish_reasons: tuple[str, ...] = ()
+    ttft_s: float | None = None
+    ttft_from_request_s: float | None = None
+    itl_s: list[float] = field(default_factory=list)
+    """One gap per token after the first; of a batch, each step's gap once."""
+    tpot_s: float | None = None
+    e2e_s: float | None = None
+    tgs: float | None = None
+    decode_tgs: float | None = None
+    prefill_s: float | None = None
+    queue_s: float | None = None
+    tokenize_s: float | None = None
+    first_delivery_s: float | None = None
+    first_visible_text_s: float | None = None
+    steps: list[StepRecord] = field(default_factory=list)
+    steps_truncated: bool = False
+    """More steps ran than ``max_step_spans``: ``steps`` and ``itl_s`` hold the first ones only."""
+    cold: bool = False
+    compiled: bool = False
+    cold_reasons: tuple[str, ...] = ()
+    error: str | None = None
+    """The exception's type, as ``module.Name``."""
+    trace_id: str | None = None
+    span_id: str | None = None
+    parameters: GenerationParameters = field(default_factory=GenerationParameters)
+    dtype: str | None = None
+    quantization: str | None = None
+    attn_implementation: str | None = None
+    cache_implementation: str | None = None
+    host_bound_ratio: float | None = None
+    clock_error_s: float | None = None
+    """Half the width of the interval in which the device clock's offset is known to lie."""
+    kv_cache_bytes: int | None = None
+    memory_allocated_bytes: int | None = None
+    memory_reserved_bytes: int | None = None
+    memory_peak_bytes: int | None = None
+    findings: tuple[Finding, ...] = ()
+    attributes: dict[str, str | bool | int | float] = field(default_factory=dict)
+    """The caller's own, from ``request(attributes=...)``."""
+
+
+def rows_per_gap(record: RequestRecord) -> list[int]:
+    """Return, for each gap, how many rows got a token in it; of beams, one."""
+    rows = record.output_tokens_per_row
+    gaps = len(record.itl_s)
+    if len(rows) <= 1 or record.parameters.num_beams:
+        return [1] * gaps
+    return [max(1, sum(n >= position for n in rows)) for position in range(2, gaps + 2)]

@@ -1,0 +1,1 @@
+"""Everything llmtrace knows of third-party attributes, one module per part of a library."""

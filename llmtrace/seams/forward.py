@@ -1,0 +1,115 @@
+"""The model's forward call: ``PreTrainedModel.__call__`` and ``get_compiled_call``.
+
+``PreTrainedModel`` defines no ``__call__`` in any release from 4.38 to 5.24, so ours is a new
+class attribute and undoing it deletes it. Instances keep nothing of it: deep copies, pickles and
+hooks of other libraries see the model they always saw.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import wrapt
+
+from llmtrace.guard import guard
+from llmtrace.recording.active import active
+from llmtrace.recording.recorder import Recorder
+from llmtrace.seams.kv_cache import CACHE_NAMES
+from llmtrace.seams.patching import PatchSet
+
+
+def install(patches: PatchSet) -> None:
+    """Put the forward seam in place; transformers has been imported."""
+    from transformers.modeling_utils import PreTrainedModel
+
+    patches.add(PreTrainedModel, "__call__", _make_call())
+    patches.wrap(PreTrainedModel, "get_compiled_call", _get_compiled_call)
+
+
+def _make_call() -> Any:
+    """Return the new ``__call__``.
+
+    A plain function: dynamo traces it when the model's call is compiled, and a test shows that
+    it cannot trace wrapt's. ``is_compiling`` is a constant there, so nothing of ours gets into
+    the graph.
+    """
+    import torch
+
+    is_compiling = torch.compiler.is_compiling
+    module = torch.nn.Module
+    current = active.get
+
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+        if is_compiling():
+            return module.__call__(self, *args, **kwargs)
+        recorder = current()
+        if recorder is None:
+            return module.__call__(self, *args, **kwargs)
+        if recorder.model is not self:
+            if recorder.model is not None:
+                return module.__call__(self, *args, **kwargs)
+            recorder = guard.call("adopting a model", recorder.adopt, self) or recorder
+        return _recorded(recorder, module.__call__, self, args, kwargs)
+
+    return __call__
+
+
+def _recorded(
+    recorder: Recorder, call: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    if recorder.in_forward:
+        return call(model, *args, **kwargs)
+    if recorder.cache is None:
+        _note_call(recorder, args, kwargs)
+    recorder.forward_started()
+    try:
+        result = call(model, *args, **kwargs)
+    except BaseException:
+        recorder.forward_failed()
+        raise
+    recorder.forward_ended()
+    return result
+
+
+_PROMPT = ("input_ids", "inputs_embeds", "attention_mask")
+
+
+class _CompiledCall(wrapt.ObjectProxy):  # type: ignore[misc,unused-ignore]
+    """Stands before the compiled call: a wrapper inside it would see nothing."""
+
+    def __init__(self, compiled: Any, model: Any) -> None:
+        super().__init__(compiled)
+        self._self_model = model
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        recorder = active.get()
+        if recorder is None or recorder.model is not self._self_model:
+            return self.__wrapped__(*args, **kwargs)
+        return _recorded(recorder, _call_compiled, self.__wrapped__, args, kwargs)
+
+
+def _call_compiled(compiled: Any, *args: Any, **kwargs: Any) -> Any:
+    return compiled(*args, **kwargs)
+
+
+def _get_compiled_call(
+    wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    compiled = wrapped(*args, **kwargs)
+    recorder = active.get()
+    if recorder is None or recorder.model is not instance:
+        return compiled
+    recorder.compiled = True
+    return _CompiledCall(compiled, instance)
+
+
+def _note_call(recorder: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Keep the request's KV cache, and an own loop's prompt, at hand until the request ends."""
+    if recorder.own_loop and recorder.first_call is None:
+        prompt = {name: kwargs[name] for name in _PROMPT if name in kwargs}
+        recorder.first_call = (args[:1], prompt)
+    for name in CACHE_NAMES:
+        cache = kwargs.get(name)
+        if cache is not None:
+            recorder.cache = cache
+            return

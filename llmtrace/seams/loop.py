@@ -1,0 +1,56 @@
+"""The generation loop: logits processors on entry, stopping criteria on exit.
+
+Both lists belong to the library, are built fresh inside ``generate()`` in every release, run
+outside every compiled region and are never kept on the model.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmtrace.recording.active import active
+from llmtrace.seams.patching import PatchSet
+
+
+def install_processors(patches: PatchSet) -> None:
+    """Wrap ``LogitsProcessorList.__call__``: the step's forward has been enqueued."""
+    from transformers.generation.logits_process import LogitsProcessorList
+
+    patches.wrap(LogitsProcessorList, "__call__", _processors)
+
+
+def install_criteria(patches: PatchSet) -> None:
+    """Wrap ``StoppingCriteriaList.__call__``: the step's token has been selected."""
+    from transformers.generation.stopping_criteria import StoppingCriteriaList
+
+    patches.wrap(StoppingCriteriaList, "__call__", _criteria)
+
+
+def _processors(
+    wrapped: Any,
+    instance: Any,  # noqa: ARG001 - wrapt's shape
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    recorder = active.get()
+    # Only models that are no PreTrainedModel get here without a forward having been seen.
+    if recorder is not None and not recorder.sees_forwards:
+        recorder.forward_seen()
+    return wrapped(*args, **kwargs)
+
+
+def _criteria(
+    wrapped: Any,
+    instance: Any,  # noqa: ARG001 - wrapt's shape
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    result = wrapped(*args, **kwargs)
+    recorder = active.get()
+    if recorder is not None:
+        recorder.token()
+        ids = args[0] if args else kwargs.get("input_ids")
+        recorder.ids = ids
+        if recorder.lengths is not None and ids is not None:
+            recorder.length(ids.shape[1])
+    return result

@@ -1,0 +1,73 @@
+"""What is true of a model, whatever the request; worked out once per model."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+from llmtrace.records import ModelFacts
+
+_facts: WeakKeyDictionary[Any, ModelFacts] = WeakKeyDictionary()
+_warm: WeakSet[Any] = WeakSet()
+
+
+def model_facts(model: Any) -> ModelFacts:
+    """Return the facts of *model*."""
+    facts = _facts.get(model)
+    if facts is None:
+        config = getattr(model, "config", None)
+        facts = ModelFacts(
+            name=model_name(model, config),
+            dtype=_dtype(model),
+            quantization=_quantization(model, config),
+            attn_implementation=getattr(config, "_attn_implementation", None),
+        )
+        _facts[model] = facts
+    return facts
+
+
+def first_use(model: Any) -> bool:
+    """Whether this is the first request of *model* in this process."""
+    if model in _warm:
+        return False
+    _warm.add(model)
+    return True
+
+
+def model_name(model: Any, config: Any) -> str:
+    """Return the model's name; a local folder goes by its last path component."""
+    name = getattr(config, "_name_or_path", "") or getattr(model, "name_or_path", "")
+    if not name:
+        return str(getattr(config, "model_type", "") or type(model).__name__)
+    name = str(name)
+    if os.path.isabs(name) or name.startswith(("./", "../")) or os.path.isdir(name):  # noqa: PTH112,PTH117
+        return os.path.basename(os.path.normpath(name))  # noqa: PTH119
+    return name
+
+
+def _dtype(model: Any) -> str | None:
+    dtype = getattr(model, "dtype", None)
+    return None if dtype is None else str(dtype).removeprefix("torch.")
+
+
+def _quantization(model: Any, config: Any) -> str | None:
+    """Return how the weights are stored: ``8bit``, ``nf4``, ``fp4``, or the method's name."""
+    quantization = getattr(config, "quantization_config", None)
+    if quantization is None:
+        return None
+    read = quantization.get if isinstance(quantization, dict) else _attribute_of(quantization)
+    if read("load_in_8bit"):
+        return "8bit"
+    if read("load_in_4bit"):
+        return str(read("bnb_4bit_quant_type") or "4bit")
+    method = read("quant_method")
+    method = getattr(method, "value", method)
+    # A GGUF file's tensors are dequantized while they are loaded.
+    if method is None or method == "gguf":
+        return None
+    return str(method)
+
+
+def _attribute_of(holder: Any) -> Any:
+    return lambda name: getattr(holder, name, None)

@@ -1,0 +1,91 @@
+"""Putting our wrappers on third-party classes, and taking them off by identity."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import wrapt
+
+from llmtrace.seams.wrapping import MethodWrapper, Wrapper
+
+_ABSENT = object()
+
+
+@dataclass(slots=True)
+class _Patch:
+    owner: type
+    name: str
+    original: Any
+    """The raw value from the owner's ``__dict__``, or ``_ABSENT``."""
+    ours: Any
+
+
+class PatchSet:
+    """Wrappers in place, in the order they were put there."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._patches: list[_Patch] = []
+        self.enabled = False
+        """Read by wrappers that outlive their removal, under someone else's wrapper."""
+
+    def __contains__(self, place: tuple[type, str]) -> bool:
+        return any((p.owner, p.name) == place for p in self._patches)
+
+    def wrap(self, owner: type, name: str, wrapper: Wrapper) -> bool:
+        """Wrap the method *owner* itself defines; False if it defines none."""
+        original = vars(owner).get(name, _ABSENT)
+        if original is _ABSENT:
+            return False
+        self._put(owner, name, original, MethodWrapper(original, wrapper))
+        return True
+
+    def add(self, owner: type, name: str, function: Any) -> bool:
+        """Give *owner* a method it inherits so far; False if it has one of its own."""
+        if name in vars(owner):
+            return False
+        self._put(owner, name, _ABSENT, function)
+        return True
+
+    def _put(self, owner: type, name: str, original: Any, ours: Any) -> None:
+        with self._lock:
+            if (owner, name) in self:
+                return
+            setattr(owner, name, ours)
+            self._patches.append(_Patch(owner, name, original, ours))
+
+    def restore(self) -> None:
+        """Put back every attribute, last one first.
+
+        Where another library has wrapped over us its wrapper stays; ours is cut out of its
+        chain if that can be done, and otherwise only passes calls on.
+        """
+        with self._lock:
+            self.enabled = False
+            for patch in reversed(self._patches):
+                _restore(patch)
+            self._patches.clear()
+
+
+def _restore(patch: _Patch) -> None:
+    current = vars(patch.owner).get(patch.name, _ABSENT)
+    if current is not patch.ours:
+        _cut_out(current, patch)
+    elif patch.original is _ABSENT:
+        delattr(patch.owner, patch.name)
+    else:
+        setattr(patch.owner, patch.name, patch.original)
+
+
+def _cut_out(outer: Any, patch: _Patch) -> None:
+    """Let the wrapt wrapper directly over ours wrap the original instead."""
+    if patch.original is _ABSENT:
+        return
+    while isinstance(outer, wrapt.ObjectProxy):
+        inner = outer.__wrapped__
+        if inner is patch.ours:
+            outer.__wrapped__ = patch.original
+            return
+        outer = inner

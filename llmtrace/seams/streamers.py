@@ -1,0 +1,191 @@
+"""Streamers: when tokens are handed over, and when the consumer has them.
+
+``generate()`` is given a proxy; the user's object, its class and its attributes stay as they are.
+The consumer's side of the queueing streamers is seen on transformers' own classes.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import wrapt
+
+from llmtrace.guard import guard
+from llmtrace.recording.recorder import Recorder
+from llmtrace.recording.request import StreamTimes
+from llmtrace.seams.patching import PatchSet
+from llmtrace.timing.host import now
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is kept of a streamer, beside it."""
+
+    alive: weakref.ref[Any]
+    context: Any = None
+    """The telemetry context in which it was built."""
+    times: StreamTimes | None = None
+
+
+_known: dict[int, _Known] = {}
+"""By the streamer's id: a streamer need not be hashable. Entries go when the streamer does."""
+
+
+def _remember(streamer: Any) -> _Known | None:
+    known = _known.get(id(streamer))
+    if known is not None and known.alive() is streamer:
+        return known
+    key = id(streamer)
+    try:
+        alive = weakref.ref(streamer, lambda _: _known.pop(key, None))
+    except TypeError:  # it has no room for weak references: nothing is kept of it
+        return None
+    known = _known[key] = _Known(alive)
+    return known
+
+
+def context_of(streamer: Any) -> Any | None:
+    """Return the telemetry context in which *streamer* was built, if it is known."""
+    known = _known.get(id(streamer))
+    return known.context if known is not None and known.alive() is streamer else None
+
+
+def observe(streamer: Any) -> StreamTimes:
+    """Return what will hold the times of *streamer*'s next request."""
+    known = _remember(streamer)
+    pull = known is not None and hasattr(streamer, "text_queue")
+    times = StreamTimes(pull=pull)
+    if pull and not getattr(streamer, "skip_prompt", False):
+        times.prompt_items = 1
+    if known is not None:
+        known.times = times
+    return times
+
+
+_ObjectProxy = getattr(wrapt, "BaseObjectProxy", wrapt.ObjectProxy)
+"""wrapt 2 has a proxy that does not pretend to be iterable."""
+
+
+class StreamerProxy(_ObjectProxy):  # type: ignore[misc,valid-type,unused-ignore]
+    """Stands for the user's streamer in one ``generate()`` call."""
+
+    def __init__(self, streamer: Any, recorder: Recorder, times: StreamTimes) -> None:
+        super().__init__(streamer)
+        self._self_recorder = recorder
+        self._self_times = times
+
+    def put(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        """Note the time and pass *value* on. What is put before any forward is the prompt."""
+        recorder, times = self._self_recorder, self._self_times
+        before = None
+        if recorder.forward_ends:
+            recorder.put()
+            if not times.pull and times.visible_ns is None:
+                if times.delivered_ns is None:
+                    times.delivered_ns = now()
+                before = _printed(self.__wrapped__)
+        result = self.__wrapped__.put(value, *args, **kwargs)
+        if before is not None and _printed(self.__wrapped__) not in {before, None}:
+            times.visible_ns = now()
+        return result
+
+    def end(self, *args: Any, **kwargs: Any) -> Any:
+        """Pass on; text held back until now becomes visible."""
+        times = self._self_times
+        held_back = not times.pull and times.visible_ns is None and times.delivered_ns is not None
+        cached = bool(getattr(self.__wrapped__, "token_cache", None))
+        result = self.__wrapped__.end(*args, **kwargs)
+        if held_back and cached:
+            times.visible_ns = now()
+        return result
+
+    def __copy__(self) -> Any:
+        return self.__wrapped__
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        import copy
+
+        return copy.deepcopy(self.__wrapped__, memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.__wrapped__.__reduce_ex__(protocol)
+
+
+def is_proxied(streamer: Any) -> bool:
+    """Whether an outer request watches *streamer* already."""
+    return type(streamer) is StreamerProxy
+
+
+def _printed(streamer: Any) -> int | None:
+    """Return how much of its text a ``TextStreamer`` has let out, or None if it is none.
+
+    It holds text back until a word is complete. It never says so, but counts the characters.
+    """
+    count = getattr(streamer, "print_len", None)
+    return count if isinstance(count, int) else None
+
+
+def install(patches: PatchSet, here: Callable[[], Any | None]) -> None:
+    """Watch transformers' streamers.
+
+    Args:
+        patches: Receives the wrappers.
+        here: Returns the current telemetry context if it holds a span.
+    """
+    from transformers.generation import streamers
+
+    def built(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = wrapped(*args, **kwargs)
+        if patches.enabled:
+            guard.call("remembering where a streamer was built", _keep_context, instance, here())
+        return result
+
+    patches.wrap(streamers.TextStreamer, "__init__", built)
+    patches.wrap(streamers.TextIteratorStreamer, "__next__", _taken)
+    queue = getattr(streamers, "AsyncTextIteratorStreamer", None)
+    if queue is not None:
+        patches.wrap(queue, "__anext__", _awaited)
+
+
+def _keep_context(streamer: Any, context: Any | None) -> None:
+    if context is not None:
+        known = _remember(streamer)
+        if known is not None:
+            known.context = context
+
+
+def _taken(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    try:
+        text = wrapped(*args, **kwargs)
+    except StopIteration:
+        _note(instance, None)
+        raise
+    _note(instance, text)
+    return text
+
+
+async def _awaited(
+    wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    try:
+        text = await wrapped(*args, **kwargs)
+    except StopAsyncIteration:
+        _note(instance, None)
+        raise
+    _note(instance, text)
+    return text
+
+
+def _note(streamer: Any, text: Any) -> None:
+    """The consumer took *text*, or found the end (None)."""
+    known = _known.get(id(streamer))
+    times = known.times if known is not None else None
+    if times is None or times.settled:
+        return
+    if text is None:
+        times.ended = True
+    else:
+        times.item(text, now())

@@ -1,0 +1,133 @@
+"""The parts of llmtrace put together: one session per process."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from llmtrace import config as settings
+from llmtrace.config import Config
+from llmtrace.guard import guard
+from llmtrace.recording.pipeline import Pipeline
+from llmtrace.seams.arming import Arming
+from llmtrace.seams.patching import PatchSet
+from llmtrace.telemetry.destination import Router
+from llmtrace.telemetry.emitter import Emitter
+from llmtrace.version import __version__
+
+
+class Session:
+    """Settings, wrappers, pipeline and destination of this process."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.config = _environment_config(environ)
+        self.router = Router(__version__)
+        self.emitter = Emitter(self.router, self.config)
+        self.pipeline = Pipeline(self.config, self.emitter)
+        self.emitter.busy = lambda: self.pipeline.running > 0
+        patches = PatchSet()
+        self.arming = Arming(self.pipeline, patches, self._sdk_installers(patches))
+        self._lock = threading.RLock()
+        self._exit_hook = self._children_hook = False
+
+    def arm(self) -> None:
+        """Put the wrappers in place; telemetry goes to the app's providers, if it has any."""
+        if self.config.disabled:
+            return
+        with self._lock:
+            self.arming.arm()
+            if not self._exit_hook:
+                self._exit_hook = True
+                atexit.register(self._at_exit)
+
+    def instrument(
+        self, arguments: Mapping[str, Any], tracer_provider: Any, meter_provider: Any
+    ) -> None:
+        """Arm, and decide where telemetry goes.
+
+        Raises:
+            ConfigError: A setting has a value that cannot be used.
+        """
+        with self._lock:
+            self._configure(settings.load(arguments))
+            if self.config.disabled:
+                return
+            self.router.use(tracer_provider, meter_provider, self.config.dir)
+            self.arm()
+
+    def _sdk_installers(self, patches: PatchSet) -> dict[str, Callable[[], None]]:
+        from llmtrace.telemetry import flush_hooks
+
+        def drain() -> None:
+            self.pipeline.drain(self.config.flush_timeout_s)
+
+        return {
+            "opentelemetry.sdk.trace": lambda: flush_hooks.install_tracing(patches.wrap, drain),
+            "opentelemetry.sdk.metrics": lambda: flush_hooks.install_metrics(patches.wrap, drain),
+            "multiprocessing.util": self._flush_in_children,
+        }
+
+    def _flush_in_children(self) -> None:
+        """Flush at the end of forked workers too: they leave without running ``atexit``."""
+        from multiprocessing import util
+
+        if not self._children_hook:
+            self._children_hook = True
+            util.register_after_fork(
+                self, lambda session: util.Finalize(None, session._at_exit, exitpriority=100)
+            )
+
+    def uninstrument(self) -> None:
+        """Put every attribute back; what has finished is still exported."""
+        with self._lock:
+            self.arming.disarm()
+            self.pipeline.drain(self.config.flush_timeout_s)
+            self.router.use(None, None, None)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Export what has finished; False if time ran out."""
+        return self.pipeline.flush(timeout_s)
+
+    def _configure(self, config: Config) -> None:
+        self.config = self.emitter.config = self.pipeline.config = config
+
+    def _at_exit(self) -> None:
+        """Export what is left, within the bound, then close the providers that we made."""
+        deadline = time.monotonic() + self.config.flush_timeout_s
+        self.pipeline.flush(self.config.flush_timeout_s)
+        providers = self.router.own_providers()
+        closer = threading.Thread(
+            target=lambda: [guard.call("closing a provider", p.shutdown) for p in providers],
+            daemon=True,
+        )
+        closer.start()
+        closer.join(max(0.1, deadline - time.monotonic()))
+
+
+def _environment_config(environ: Mapping[str, str]) -> Config:
+    """Return the settings of the environment; importing us must not fail over a typing error."""
+    from llmtrace.errors import ConfigError
+
+    try:
+        return settings.load(environ=environ)
+    except ConfigError as error:
+        guard.warn_once("environment", f"{error}. Defaults are used.")
+        return Config(disabled=environ.get("LLMTRACE_DISABLED", "") not in {"", "0"})
+
+
+_session: Session | None = None
+_lock = threading.Lock()
+
+
+def session() -> Session:
+    """Return this process's session, made on first use."""
+    global _session  # noqa: PLW0603 - one process, one set of wrappers
+    if _session is None:
+        with _lock:
+            if _session is None:
+                _session = Session(os.environ)
+    return _session

@@ -1,0 +1,1 @@
+"""From records to OpenTelemetry: names, spans, metrics, and where they go."""

@@ -1,0 +1,146 @@
+"""The door between recording and OpenTelemetry."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+
+from llmtrace.config import Config
+from llmtrace.guard import guard
+from llmtrace.recording.pipeline import OpenSpan
+from llmtrace.recording.request import RequestInfo
+from llmtrace.records import RequestRecord
+from llmtrace.telemetry import names
+from llmtrace.telemetry.destination import Destination, Router
+from llmtrace.telemetry.metrics import labels_of
+from llmtrace.telemetry.spans import BREATHER_SPANS, LiveSpan, breathe, write_group, write_spans
+
+FLUSH_EVERY_SPANS = 1024
+"""A default batch processor holds 2,048 spans and drops what comes after."""
+
+_SUPPRESS_KEY = getattr(otel_context, "_SUPPRESS_INSTRUMENTATION_KEY", None)
+
+
+class _Opened(LiveSpan):
+    """A live span that knows where it was opened."""
+
+    def __init__(
+        self, where: Destination, info: RequestInfo, start_unix_ns: int, context: Any | None
+    ) -> None:
+        super().__init__(
+            where.tracer or trace.NoOpTracer(), info, start_unix_ns, context
+        )
+        self.where = where
+        self.labels = labels_of(info.operation, info.model.name)
+        if where.metrics is not None:
+            guard.call("counting a request", where.metrics.started, self.labels)
+
+    def end_as_group(self, name: str | None, end_unix_ns: int) -> None:
+        """End as a plain span around the requests made inside it."""
+        write_group(self, name, end_unix_ns)
+        if self.where.metrics is not None:
+            guard.call("uncounting a block", self.where.metrics.abandoned, self.labels)
+
+
+class Emitter:
+    """Opens spans in the request's thread; everything else happens in the background thread."""
+
+    def __init__(self, router: Router, config: Config) -> None:
+        self.router = router
+        self.config = config
+        self.busy: Callable[[], bool] = lambda: False
+        """Whether requests are under way, to which Python is left now and then."""
+        self._dirty: dict[int, Any] = {}
+        """Providers that were given spans since they were last flushed."""
+
+    def active(self) -> bool:
+        """Whether a record would go anywhere, and telemetry is not suppressed here."""
+        return self.router.current().exists and not self._suppressed()
+
+    def here(self) -> Any | None:
+        """Return the current context if it holds a span."""
+        context = otel_context.get_current()
+        return context if trace.get_current_span(context).get_span_context().is_valid else None
+
+    def key(self, context: Any | None) -> object | None:
+        """Return the identity of the span of *context*, or of the current one."""
+        identity = trace.get_current_span(context).get_span_context()
+        return (identity.trace_id, identity.span_id) if identity.is_valid else None
+
+    def open(
+        self, info: RequestInfo, start_unix_ns: int, context: Any | None
+    ) -> OpenSpan | None:
+        """Start a request's span; None where instrumentation is suppressed."""
+        if self._suppressed():
+            return None
+        return _Opened(self.router.current(), info, start_unix_ns, context)
+
+    def emit(self, record: RequestRecord, info: RequestInfo, span: OpenSpan) -> None:
+        """Write the spans and metrics of *record*."""
+        if not isinstance(span, _Opened):
+            return
+        where = span.where
+        if where.tracer is not None:
+            self._dirty[id(where.tracer_provider)] = where.tracer_provider
+            guard.call(
+                "writing spans",
+                write_spans,
+                where.tracer,
+                span,
+                record,
+                info,
+                self.config.steps,
+                self._rest(where.tracer_provider),
+            )
+        if where.metrics is not None:
+            guard.call(
+                "recording metrics", where.metrics.finished, record, span.labels, span.context
+            )
+        if where.file is not None:
+            self._flush(where.tracer_provider)
+
+    def tokenized(self, start_unix_ns: int, end_unix_ns: int) -> None:
+        """Emit a ``tokenize`` span under the current span, if that is recorded."""
+        tracer = self.router.current().tracer
+        if tracer is None or not trace.get_current_span().is_recording() or self._suppressed():
+            return
+        tracer.start_span(names.SPAN_TOKENIZE, start_time=start_unix_ns).end(end_unix_ns)
+
+    def settle(self, deadline: float) -> None:
+        """Export what was emitted, until *deadline*; an unreachable collector is given up."""
+        providers = list(self._dirty.values())
+        self._dirty.clear()
+        where = self.router.current()
+        if where.meter_provider is not None:
+            providers.append(where.meter_provider)
+        worker = threading.Thread(
+            target=lambda: [self._flush(provider) for provider in providers],
+            name="llmtrace-flush",
+            daemon=True,
+        )
+        worker.start()
+        worker.join(max(0.0, deadline - time.monotonic()))
+
+    def _rest(self, provider: Any) -> Callable[[int], None]:
+        def rest(count: int) -> None:
+            if count % BREATHER_SPANS == 0:
+                breathe(self.busy())
+            if count % FLUSH_EVERY_SPANS == 0:
+                self._flush(provider)
+
+        return rest
+
+    def _flush(self, provider: Any) -> None:
+        flush = getattr(provider, "force_flush", None)
+        if flush is not None:
+            guard.call("flushing telemetry", flush, 5_000)
+
+    def _suppressed(self) -> bool:
+        if otel_context.get_value("suppress_instrumentation"):
+            return True
+        return bool(_SUPPRESS_KEY and otel_context.get_value(_SUPPRESS_KEY))

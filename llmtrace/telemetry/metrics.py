@@ -1,0 +1,102 @@
+"""Records to metrics: all instruments made once per meter provider."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opentelemetry.metrics import MeterProvider
+
+from llmtrace.records import RequestRecord, rows_per_gap
+from llmtrace.telemetry import names
+from llmtrace.telemetry.names import Instrument
+
+Attributes = dict[str, Any]
+
+
+def labels_of(operation: str, model: str) -> Attributes:
+    """Return the labels of every metric: a fixed, short list."""
+    return {
+        names.OPERATION_NAME: operation,
+        names.PROVIDER_NAME: names.PROVIDER,
+        names.REQUEST_MODEL: model,
+    }
+
+
+class Metrics:
+    """The instruments of one meter provider."""
+
+    def __init__(self, provider: MeterProvider, version: str) -> None:
+        self._meter = provider.get_meter(names.SCOPE, version)
+        self._made: dict[str, Any] = {}
+
+    def started(self, labels: Attributes) -> None:
+        """A request has begun."""
+        self._instrument(names.REQUESTS_ACTIVE).add(1, labels)
+
+    def abandoned(self, labels: Attributes) -> None:
+        """What had begun turned out to be no request of its own."""
+        self._instrument(names.REQUESTS_ACTIVE).add(-1, labels)
+
+    def finished(self, record: RequestRecord, begun: Attributes, context: Any) -> None:
+        """Record a finished request.
+
+        Args:
+            record: The request.
+            begun: The labels given to :meth:`started`.
+            context: Holds the request's span, so that histogram points link to its trace.
+        """
+        self._instrument(names.REQUESTS_ACTIVE).add(-1, begun)
+        labels = labels_of(record.operation, record.model)
+        outcome = {**labels, names.ERROR_TYPE: record.error} if record.error else labels
+        self._instrument(names.REQUESTS).add(1, outcome)
+        if record.output_tokens:
+            self._instrument(names.TOKENS_GENERATED).add(record.output_tokens, labels)
+        self._histogram(names.REQUEST_DURATION, record.duration_s, outcome, context)
+        self._histogram(names.QUEUE_DURATION, record.queue_s, labels, context)
+        for kind, count in (("input", record.input_tokens), ("output", record.output_tokens)):
+            self._histogram(
+                names.TOKEN_USAGE, count, {**labels, names.TOKEN_TYPE: kind}, context
+            )
+        if record.error is None:
+            self._latencies(record, labels, context)
+        self._memory(record, labels)
+
+    def _latencies(self, record: RequestRecord, labels: Attributes, context: Any) -> None:
+        self._histogram(names.TIME_TO_FIRST_TOKEN, record.ttft_s, labels, context)
+        self._histogram(names.TIME_PER_OUTPUT_TOKEN, record.tpot_s, labels, context)
+        self._histogram(names.PREFILL_DURATION, record.prefill_s, labels, context)
+        self._histogram(names.TOKENS_PER_SECOND, record.tgs, labels, context)
+        self._histogram(names.HOST_BOUND, record.host_bound_ratio, labels, context)
+        for gap, rows in zip(record.itl_s, rows_per_gap(record), strict=True):
+            for _ in range(rows):
+                self._histogram(names.INTER_TOKEN_LATENCY, gap, labels, context)
+
+    def _memory(self, record: RequestRecord, labels: Attributes) -> None:
+        for instrument, value in (
+            (names.KV_CACHE_USAGE, record.kv_cache_bytes),
+            (names.CUDA_ALLOCATED, record.memory_allocated_bytes),
+            (names.CUDA_RESERVED, record.memory_reserved_bytes),
+            (names.CUDA_PEAK, record.memory_peak_bytes),
+        ):
+            if value is not None:
+                self._instrument(instrument).set(value, labels)
+
+    def _histogram(
+        self, instrument: Instrument, value: float | None, labels: Attributes, context: Any
+    ) -> None:
+        if value is not None:
+            self._instrument(instrument).record(value, labels, context=context)
+
+    def _instrument(self, instrument: Instrument) -> Any:
+        made = self._made.get(instrument.name)
+        if made is None:
+            made = self._made[instrument.name] = self._make(instrument)
+        return made
+
+    def _make(self, instrument: Instrument) -> Any:
+        described = (instrument.name, instrument.unit, instrument.description)
+        if instrument.kind == "histogram":
+            return self._meter.create_histogram(
+                *described, explicit_bucket_boundaries_advisory=instrument.bounds
+            )
+        return getattr(self._meter, f"create_{instrument.kind}")(*described)

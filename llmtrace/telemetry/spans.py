@@ -1,0 +1,131 @@
+"""A record's spans: the request's, and one for the prefill, the first token and each decode step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
+
+from llmtrace.config import Steps
+from llmtrace.recording.request import RequestInfo
+from llmtrace.records import RequestRecord
+from llmtrace.telemetry import names
+from llmtrace.telemetry.attributes import (
+    content_attributes,
+    request_attributes,
+    start_attributes,
+    step_attributes,
+)
+
+BREATHER_SPANS = 16
+"""Spans built in one go while a request runs; then Python is left to it."""
+
+BREATHER_S = 0.0005
+
+Rest = Callable[[int], None]
+"""Called with the number of spans built so far; may wait."""
+
+
+class LiveSpan:
+    """A request's span, current while the request runs."""
+
+    def __init__(
+        self, tracer: Tracer, info: RequestInfo, start_unix_ns: int, context: Any | None
+    ) -> None:
+        parent = trace.get_current_span(context)
+        self.queued_since_unix_ns = _server_start(parent)
+        self.span = tracer.start_span(
+            span_name(info.operation, info.model.name),
+            context=context,
+            kind=SpanKind.INTERNAL,
+            attributes={} if info.own_loop else start_attributes(info),
+            start_time=start_unix_ns,
+        )
+        self.context = trace.set_span_in_context(self.span, context)
+        self._token: Any = otel_context.attach(self.context)
+        identity = self.span.get_span_context()
+        self.trace_id = f"{identity.trace_id:032x}" if identity.is_valid else None
+        self.span_id = f"{identity.span_id:016x}" if identity.is_valid else None
+
+    def leave(self) -> None:
+        """Stop being the current span."""
+        token, self._token = self._token, None
+        if token is not None and otel_context.get_current() is self.context:
+            otel_context.detach(token)
+
+
+def span_name(operation: str, model: str) -> str:
+    """Return the request span's name."""
+    return f"{operation} {model}"
+
+
+def _server_start(span: Span) -> int | None:
+    """Return the start of *span* if it is a server's, in this process."""
+    if getattr(span, "kind", None) is SpanKind.SERVER:
+        return getattr(span, "start_time", None)
+    return None
+
+
+def write_spans(
+    tracer: Tracer,
+    live: LiveSpan,
+    record: RequestRecord,
+    info: RequestInfo,
+    steps: Steps,
+    rest: Rest,
+) -> None:
+    """Emit the steps of *record* and end its request span.
+
+    The request's span ends last: whatever a full queue drops, it drops before it.
+    """
+    span = live.span
+    if not span.is_recording():
+        return
+    # An own loop's model is known only once it has been called.
+    span.update_name(info.span_name or span_name(record.operation, record.model))
+    span.set_attributes(start_attributes(info))
+    span.set_attributes(request_attributes(record))
+    span.set_attributes(content_attributes(info))
+    if record.error is not None:
+        span.set_status(Status(StatusCode.ERROR))
+    if steps == "spans":
+        _write_steps(tracer, live, record, rest)
+    span.end(record.start_unix_ns + round(record.duration_s * 1e9))
+
+
+def write_group(live: LiveSpan, name: str | None, end_unix_ns: int) -> None:
+    """End the span of a ``request()`` block whose requests are the ``generate()`` calls in it."""
+    live.span.update_name(name or names.SPAN_GROUP)
+    live.span.end(end_unix_ns)
+
+
+def _write_steps(tracer: Tracer, live: LiveSpan, record: RequestRecord, rest: Rest) -> None:
+    origin = record.start_unix_ns
+
+    def write(name: str, start_s: float, end_s: float, attributes: dict[str, Any]) -> None:
+        span = tracer.start_span(
+            name,
+            context=live.context,
+            attributes=attributes,
+            start_time=origin + round(start_s * 1e9),
+        )
+        span.end(origin + round(end_s * 1e9))
+
+    for count, step in enumerate(record.steps, start=1):
+        attributes = step_attributes(step)
+        if step.index:
+            write(names.SPAN_DECODE, step.start_s, step.end_s, attributes)
+        else:
+            if step.forward_start_s is not None and step.forward_end_s is not None:
+                write(names.SPAN_PREFILL, step.forward_start_s, step.forward_end_s, attributes)
+            write(names.SPAN_FIRST_TOKEN, step.start_s, step.end_s, {names.STEP_INDEX: 0})
+        rest(count)
+
+
+def breathe(busy: bool) -> None:  # noqa: FBT001
+    """Let go of Python for a moment, so that a running request is not held up by ours."""
+    time.sleep(BREATHER_S if busy else 0)

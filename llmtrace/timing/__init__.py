@@ -1,0 +1,1 @@
+"""Clocks: the host's, the devices', and how one is mapped onto the other."""

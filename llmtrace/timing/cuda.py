@@ -1,0 +1,68 @@
+"""CUDA events from a pool, recorded on one stream, read once the request is over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from llmtrace.timing.device import DeviceTimes
+from llmtrace.timing.offset import offset_ns
+
+# The C-level call: torch.cuda.Event.record looks up the current stream first, 9 us a time.
+_record: Any = getattr(torch._C, "_CudaEventBase", torch.cuda.Event).record  # noqa: SLF001
+
+_pools: dict[int, list[torch.cuda.Event]] = {}
+"""Free events by device index. An event may only ever be recorded on streams of one device.
+``list.pop`` and ``list.append`` are atomic, so no lock is needed on the hot path."""
+
+
+class CudaTimer:
+    """Marks instants on the stream that was current on *device* when the request began."""
+
+    clock = "cuda"
+
+    def __init__(self, device: torch.device) -> None:
+        index = torch.cuda.current_device() if device.index is None else device.index
+        self._stream = torch.cuda.current_stream(index)
+        self._pool = _pools.setdefault(index, [])
+
+    def mark(self) -> torch.cuda.Event:
+        """Record a pooled event on the stream."""
+        try:
+            event = self._pool.pop()
+        except IndexError:
+            event = torch.cuda.Event(enable_timing=True)
+        _record(event, self._stream)
+        return event
+
+    def remark(self, mark: torch.cuda.Event) -> None:
+        """Record *mark* anew."""
+        _record(mark, self._stream)
+
+    def passed(self, mark: torch.cuda.Event) -> bool:
+        """Whether the stream has passed *mark*."""
+        return bool(mark.query())
+
+    def resolve(self, marks: list[tuple[int, Any]], done_ns: int) -> DeviceTimes | None:
+        """Map events onto the host clock; see :class:`~llmtrace.timing.device.DeviceTimer`.
+
+        Each event is read against the one before it: ``elapsed_time`` is a 32-bit float of
+        milliseconds, which is exact enough for one step but not for a whole request.
+        """
+        if not marks or not marks[-1][1].query():
+            return None
+        device_ns = [0]
+        for (_, before), (_, event) in zip(marks, marks[1:], strict=False):
+            device_ns.append(device_ns[-1] + round(before.elapsed_time(event) * 1e6))
+        offset, error = offset_ns([asked for asked, _ in marks], device_ns, done_ns)
+        return DeviceTimes([offset + t for t in device_ns], error)
+
+    def release(self, marks: list[Any]) -> None:
+        """Put events back into the pool."""
+        self._pool.extend(marks)
+
+
+def is_capturing() -> bool:
+    """Whether a CUDA graph is being captured here: an event recorded now would become part of it."""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()

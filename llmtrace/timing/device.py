@@ -1,0 +1,58 @@
+"""What recording asks of a device's clock, and the choice of one.
+
+Another accelerator is one more module beside ``cuda.py`` and one more line in ``timer_for``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTimes:
+    """Marks of a device's stream, mapped onto the host clock."""
+
+    times_ns: list[int]
+    """One per mark, in the order given."""
+    error_ns: int
+    """The true offset between the clocks lies within this of the one used."""
+
+
+class DeviceTimer(Protocol):
+    """Marks instants on one device's stream without waiting for it."""
+
+    clock: str
+    """Name of the clock, as reported in ``llmtrace.clock``."""
+
+    def mark(self) -> Any:
+        """Record an instant on the stream; returns at once."""
+
+    def remark(self, mark: Any) -> None:
+        """Record *mark* anew at the present instant."""
+
+    def passed(self, mark: Any) -> bool:
+        """Whether the stream has passed *mark*; does not wait."""
+
+    def resolve(self, marks: list[tuple[int, Any]], done_ns: int) -> DeviceTimes | None:
+        """Map *marks* onto the host clock.
+
+        Args:
+            marks: In stream order, each with a host time read before it was recorded.
+            done_ns: A host time at which the stream had passed the last mark, if it had.
+
+        Returns:
+            None when the stream has not passed the last mark.
+        """
+
+    def release(self, marks: list[Any]) -> None:
+        """Give marks back for later requests."""
+
+
+def timer_for(device: Any) -> DeviceTimer | None:
+    """Return a timer for a torch device, or None where only the host clock exists."""
+    if device is not None and device.type == "cuda":
+        from llmtrace.timing.cuda import CudaTimer
+
+        return CudaTimer(device)
+    return None
