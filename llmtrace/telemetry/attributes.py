@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from llmtrace.records import RequestRecord, StepRecord
+from llmtrace import names
 from llmtrace.recording.request import RequestInfo
-from llmtrace.telemetry import names
+from llmtrace.records import RequestRecord, StepRecord
 from llmtrace.telemetry.metrics import labels_of
 
 Attributes = dict[str, Any]
@@ -167,9 +167,7 @@ def content_attributes(info: RequestInfo) -> Attributes:
     )
 
 
-def _messages(
-    role: str, texts: list[str] | None, finish_reasons: Sequence[str] = ()
-) -> str | None:
+def _messages(role: str, texts: list[str] | None, finish_reasons: Sequence[str] = ()) -> str | None:
     if not texts:
         return None
     messages: list[Attributes] = [

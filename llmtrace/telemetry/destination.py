@@ -11,9 +11,9 @@ from opentelemetry import metrics, trace
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import Tracer, TracerProvider
 
+from llmtrace import names
 from llmtrace.errors import ConfigError
 from llmtrace.guard import guard
-from llmtrace.telemetry import names
 from llmtrace.telemetry.metrics import Metrics
 
 

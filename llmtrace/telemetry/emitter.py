@@ -10,12 +10,12 @@ from typing import Any
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 
+from llmtrace import names
 from llmtrace.config import Config
 from llmtrace.guard import guard
 from llmtrace.recording.pipeline import OpenSpan
 from llmtrace.recording.request import RequestInfo
 from llmtrace.records import RequestRecord
-from llmtrace.telemetry import names
 from llmtrace.telemetry.destination import Destination, Router
 from llmtrace.telemetry.metrics import labels_of
 from llmtrace.telemetry.spans import BREATHER_SPANS, LiveSpan, breathe, write_group, write_spans
@@ -32,9 +32,7 @@ class _Opened(LiveSpan):
     def __init__(
         self, where: Destination, info: RequestInfo, start_unix_ns: int, context: Any | None
     ) -> None:
-        super().__init__(
-            where.tracer or trace.NoOpTracer(), info, start_unix_ns, context
-        )
+        super().__init__(where.tracer or trace.NoOpTracer(), info, start_unix_ns, context)
         self.where = where
         self.labels = labels_of(info.operation, info.model.name)
         if where.metrics is not None:
@@ -72,9 +70,7 @@ class Emitter:
         identity = trace.get_current_span(context).get_span_context()
         return (identity.trace_id, identity.span_id) if identity.is_valid else None
 
-    def open(
-        self, info: RequestInfo, start_unix_ns: int, context: Any | None
-    ) -> OpenSpan | None:
+    def open(self, info: RequestInfo, start_unix_ns: int, context: Any | None) -> OpenSpan | None:
         """Start a request's span; None where instrumentation is suppressed."""
         if self._suppressed():
             return None

@@ -6,9 +6,9 @@ from typing import Any
 
 from opentelemetry.metrics import MeterProvider
 
+from llmtrace import names
+from llmtrace.names import Instrument
 from llmtrace.records import RequestRecord, rows_per_gap
-from llmtrace.telemetry import names
-from llmtrace.telemetry.names import Instrument
 
 Attributes = dict[str, Any]
 
@@ -54,9 +54,7 @@ class Metrics:
         self._histogram(names.REQUEST_DURATION, record.duration_s, outcome, context)
         self._histogram(names.QUEUE_DURATION, record.queue_s, labels, context)
         for kind, count in (("input", record.input_tokens), ("output", record.output_tokens)):
-            self._histogram(
-                names.TOKEN_USAGE, count, {**labels, names.TOKEN_TYPE: kind}, context
-            )
+            self._histogram(names.TOKEN_USAGE, count, {**labels, names.TOKEN_TYPE: kind}, context)
         if record.error is None:
             self._latencies(record, labels, context)
         self._memory(record, labels)

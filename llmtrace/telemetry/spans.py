@@ -10,10 +10,10 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
+from llmtrace import names
 from llmtrace.config import Steps
 from llmtrace.recording.request import RequestInfo
 from llmtrace.records import RequestRecord
-from llmtrace.telemetry import names
 from llmtrace.telemetry.attributes import (
     content_attributes,
     request_attributes,
