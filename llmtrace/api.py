@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from llmtrace.recording.own_loop import OwnLoop
 from llmtrace.records import RequestRecord
 from llmtrace.session import session
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 CAPTURE_WAIT_S = 10.0
 """Longest wait at the end of a ``capture()`` block for records to be made."""
@@ -39,7 +42,7 @@ class Instrumentation:
         file = session().router.current().file
         return None if file is None else str(file.path)
 
-    def __enter__(self) -> Instrumentation:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -122,7 +125,7 @@ class request:  # noqa: N801 - used like a function
         self._attributes = attributes or {}
         self._loop: OwnLoop | None = None
 
-    def __enter__(self) -> request:
+    def __enter__(self) -> Self:
         from llmtrace.guard import guard
         from llmtrace.seams.own_loop import read_own_loop, recorded_model
 

@@ -57,7 +57,7 @@ def _choice(*allowed: str) -> Callable[[str], str]:
     return parse
 
 
-def _positive(kind: type[int] | type[float]) -> Callable[[str], int | float]:
+def _positive(kind: type[int | float]) -> Callable[[str], int | float]:
     def parse(text: str) -> int | float:
         try:
             value = kind(text)
@@ -137,7 +137,9 @@ def _resolve_one(
 ) -> Resolved:
     if arguments.get(setting.field) is not None:
         given = arguments[setting.field]
-        return Resolved(setting, _parse(setting, str(given), f"{setting.field}={given!r}"), "argument")
+        return Resolved(
+            setting, _parse(setting, str(given), f"{setting.field}={given!r}"), "argument"
+        )
     text = environ.get(setting.variable)
     if text:
         return Resolved(setting, _parse(setting, text, f"{setting.variable}={text!r}"), "variable")

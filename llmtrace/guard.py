@@ -52,7 +52,9 @@ class Guard:
             self.warned.add(key)
         log.warning("llmtrace: %s", message)
 
-    def call(self, doing: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+    def call(
+        self, doing: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T | None:
         """Return ``function(*args, **kwargs)``, or None if it raised an ``Exception``."""
         try:
             return function(*args, **kwargs)

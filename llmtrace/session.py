@@ -42,7 +42,7 @@ class Session:
             self.arming.arm()
             if not self._exit_hook:
                 self._exit_hook = True
-                atexit.register(self._at_exit)
+                atexit.register(self.at_exit)
 
     def instrument(
         self, arguments: Mapping[str, Any], tracer_provider: Any, meter_provider: Any
@@ -78,7 +78,7 @@ class Session:
         if not self._children_hook:
             self._children_hook = True
             util.register_after_fork(
-                self, lambda session: util.Finalize(None, session._at_exit, exitpriority=100)
+                self, lambda session: util.Finalize(None, session.at_exit, exitpriority=100)
             )
 
     def uninstrument(self) -> None:
@@ -95,7 +95,7 @@ class Session:
     def _configure(self, config: Config) -> None:
         self.config = self.emitter.config = self.pipeline.config = config
 
-    def _at_exit(self) -> None:
+    def at_exit(self) -> None:
         """Export what is left, within the bound, then close the providers that we made."""
         deadline = time.monotonic() + self.config.flush_timeout_s
         self.pipeline.flush(self.config.flush_timeout_s)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from llmtrace.recording.recorder import Marks
 from llmtrace.recording.request import FinishedRequest, RequestInfo
 from llmtrace.records import Finding, RequestRecord, StepRecord
@@ -47,7 +49,7 @@ def build_record(request: FinishedRequest) -> RequestRecord:
         e2e_s=last,
         tgs=_ratio(sum(rows) if rows else 0, last),
         decode_tgs=_decode_tgs(rows, last, ttft),
-        prefill_s=_prefill(marked, steps),
+        prefill_s=_prefill(steps),
         queue_s=_queue(info, marks),
         tokenize_s=None if info.tokenize_ns is None else info.tokenize_ns * NANO,
         first_delivery_s=_since_start(marks, stream.delivered_ns if stream else None),
@@ -84,18 +86,11 @@ def _unmarked_loop(info: RequestInfo, marks: Marks) -> bool:
 def _tokens_from_forwards(marks: Marks) -> Marks:
     """Return *marks* with one token at the end of each forward call."""
     ends = marks.device_forward_ends or marks.forward_ends
-    return Marks(
-        start_ns=marks.start_ns,
-        end_ns=marks.end_ns,
-        forward_starts=marks.forward_starts,
-        forward_ends=marks.forward_ends,
+    return replace(
+        marks,
         tokens=list(ends),
         token_forwards=list(range(1, len(ends) + 1)),
-        device_forward_ends=marks.device_forward_ends,
-        device_prefill_start=marks.device_prefill_start,
-        clock=marks.clock,
         more_tokens=marks.more_forwards,
-        last_mark=marks.last_mark,
     )
 
 
@@ -104,15 +99,13 @@ def _steps(marks: Marks) -> list[StepRecord]:
     steps: list[StepRecord] = []
     begun = marks.start_ns
     done = 0
-    for index, (token, forwards) in enumerate(
-        zip(marks.tokens, marks.token_forwards, strict=True)
-    ):
+    for index, (token, forwards) in enumerate(zip(marks.tokens, marks.token_forwards, strict=True)):
         steps.append(_step(marks, index, begun, token, range(done, forwards), puts.get(forwards)))
         begun, done = token, forwards
     return steps
 
 
-def _step(  # noqa: PLR0913 - one argument per column of the marks
+def _step(
     marks: Marks, index: int, begun: int, token: int, forwards: range, put: int | None
 ) -> StepRecord:
     start_ns = marks.start_ns
@@ -122,7 +115,9 @@ def _step(  # noqa: PLR0913 - one argument per column of the marks
         first, last = forwards[0], forwards[-1]
         host_end = marks.forward_ends[last]
         # Nothing, where a forward was only seen to have ended.
-        host_duration = sum(marks.forward_ends[i] - marks.forward_starts[i] for i in forwards) or None
+        host_duration = (
+            sum(marks.forward_ends[i] - marks.forward_starts[i] for i in forwards) or None
+        )
         forward_start = marks.forward_starts[first] if host_duration else None
         forward_end = host_end
         if marks.device_forward_ends is not None:
@@ -193,7 +188,7 @@ def _last_token_s(marks: Marks, steps: list[StepRecord]) -> float | None:
     return steps[-1].end_s if steps else None
 
 
-def _prefill(marks: Marks, steps: list[StepRecord]) -> float | None:
+def _prefill(steps: list[StepRecord]) -> float | None:
     """Return the time from the first forward's start to the end of the one giving token 1."""
     if not steps or steps[0].forward_start_s is None or steps[0].forward_end_s is None:
         return None
@@ -272,5 +267,3 @@ def _findings(info: RequestInfo, marks: Marks, marked: Marks) -> tuple[Finding, 
             )
         )
     return tuple(findings)
-
-

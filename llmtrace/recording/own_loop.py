@@ -45,7 +45,7 @@ class OwnLoop:
 
     def token(self, count: int) -> None:
         """*count* tokens have been selected."""
-        if self._running is not None:
+        if self._running is not None and not self._running.recorder.capturing():
             self._running.recorder.select(count)
 
     def close(self, error: BaseException | None) -> None:

@@ -53,9 +53,7 @@ class Telemetry(Protocol):
     def key(self, context: Any | None) -> object | None:
         """Return what identifies the span of *context* (None: the current one), if any."""
 
-    def open(
-        self, info: RequestInfo, start_unix_ns: int, context: Any | None
-    ) -> OpenSpan | None:
+    def open(self, info: RequestInfo, start_unix_ns: int, context: Any | None) -> OpenSpan | None:
         """Start a request's span and make it current; None when it must not be traced."""
 
     def emit(self, record: RequestRecord, info: RequestInfo, span: OpenSpan) -> None:
@@ -113,9 +111,7 @@ class Pipeline:
 
         return unsubscribe
 
-    def submit(
-        self, info: RequestInfo, marks: Marks, start_unix_ns: int, span: OpenSpan
-    ) -> None:
+    def submit(self, info: RequestInfo, marks: Marks, start_unix_ns: int, span: OpenSpan) -> None:
         """Hand over a finished request; returns at once."""
         due = time.monotonic() + CONSUMER_WAIT_S
         with self._changed:

@@ -57,9 +57,9 @@ class Recorder:
         "limit",
         "marked",
         "model",
-        "own_loop",
         "more_forwards",
         "more_tokens",
+        "own_loop",
         "put_forwards",
         "puts",
         "sees_forwards",
@@ -108,6 +108,10 @@ class Recorder:
     def in_forward(self) -> bool:
         """Whether a forward call is under way."""
         return len(self.forward_starts) != len(self.forward_ends)
+
+    def capturing(self) -> bool:
+        """Whether calls are being captured rather than run."""
+        return False
 
     def forward_started(self) -> None:
         """The model's forward is about to be called."""
@@ -197,7 +201,7 @@ class Recorder:
 
     def fill(self) -> None:
         """Keep no more single steps: the memory of one request is bounded."""
-        self.__class__ = _FullRecorder  # type: ignore[assignment]
+        self.__class__ = _FullRecorder
 
 
 class _FullRecorder(Recorder):
@@ -258,6 +262,9 @@ class DeviceRecorder(Recorder):
         self.last_event: Any = None
         self.done_ns: int | None = None
         """A host time at which the stream had passed the last mark."""
+
+    def capturing(self) -> bool:
+        return self.timer.capturing()
 
     def forward_started(self) -> None:
         instant = now()
@@ -332,7 +339,7 @@ class DeviceRecorder(Recorder):
 
     def fill(self) -> None:
         self.last_event = self.timer.mark()
-        self.__class__ = _FullDeviceRecorder  # type: ignore[assignment]
+        self.__class__ = _FullDeviceRecorder
 
 
 class _FullDeviceRecorder(DeviceRecorder):

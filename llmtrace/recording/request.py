@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from llmtrace.records import Finding, GenerationParameters, ModelFacts
 from llmtrace.recording.recorder import Marks
+from llmtrace.records import Finding, GenerationParameters, ModelFacts
 
 
 @dataclass(slots=True)

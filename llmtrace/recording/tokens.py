@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 
 STOP = "stop"
 LENGTH = "length"
@@ -10,7 +11,7 @@ STOP_CRITERIA = "stop_criteria"
 ERROR = "error"
 
 
-def output_tokens(row: Sequence[int], eos: Set[int]) -> int:
+def output_tokens(row: Sequence[int], eos: AbstractSet[int]) -> int:
     """Return how many of *row*'s tokens were generated.
 
     Args:
@@ -25,7 +26,9 @@ def output_tokens(row: Sequence[int], eos: Set[int]) -> int:
     return len(row)
 
 
-def finish_reason(row: Sequence[int], eos: Set[int], limit: int | None, *, stops: bool) -> str:
+def finish_reason(
+    row: Sequence[int], eos: AbstractSet[int], limit: int | None, *, stops: bool
+) -> str:
     """Return why *row* ended.
 
     Args:

@@ -57,7 +57,7 @@ def _make_call() -> Any:
 def _recorded(
     recorder: Recorder, call: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    if recorder.in_forward:
+    if recorder.in_forward or (recorder.own_loop and recorder.capturing()):
         return call(model, *args, **kwargs)
     if recorder.cache is None:
         _note_call(recorder, args, kwargs)
@@ -74,7 +74,10 @@ def _recorded(
 _PROMPT = ("input_ids", "inputs_embeds", "attention_mask")
 
 
-class _CompiledCall(wrapt.ObjectProxy):  # type: ignore[misc,unused-ignore]
+_ObjectProxy: Any = wrapt.ObjectProxy
+
+
+class _CompiledCall(_ObjectProxy):  # type: ignore[misc]
     """Stands before the compiled call: a wrapper inside it would see nothing."""
 
     def __init__(self, compiled: Any, model: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from llmtrace.guard import guard
 from llmtrace.recording.active import active
+from llmtrace.recording.block import block_attributes, block_start
 from llmtrace.recording.pipeline import Pipeline
 from llmtrace.recording.request import RequestInfo
 from llmtrace.recording.running import RunningRequest, start_request
@@ -24,7 +25,6 @@ from llmtrace.seams.inputs import device_of, main_input, read_input, read_output
 from llmtrace.seams.kv_cache import CACHE_NAMES, cache_bytes, cache_kind, cached_tokens
 from llmtrace.seams.model_facts import first_use, model_facts
 from llmtrace.seams.patching import PatchSet
-from llmtrace.recording.block import block_attributes, block_start
 from llmtrace.seams.streamers import StreamerProxy, context_of, is_proxied, observe
 from llmtrace.seams.tokenizers import take_tokenization, texts_of
 
@@ -52,7 +52,9 @@ class GenerateSeam:
     ) -> Any:
         recorder = active.get()
         if recorder is not None and id(recorder) in self._requests:
-            return _nested(wrapped, instance is recorder.model, args, kwargs)
+            if instance is recorder.model and isinstance(kwargs.get("custom_generate"), str):
+                return wrapped(*args, **kwargs)  # the same request, handed to the Hub's loop
+            return _unrecorded(wrapped, args, kwargs)
         if not self._patches.enabled or not self._pipeline.listening():
             return wrapped(*args, **kwargs)
         request = guard.call("starting a request", self._start, wrapped, instance, args, kwargs)
@@ -94,12 +96,8 @@ class GenerateSeam:
         return wrapped(*args, **kwargs)
 
 
-def _nested(
-    wrapped: Any, same_model: bool, args: tuple[Any, ...], kwargs: dict[str, Any]  # noqa: FBT001
-) -> Any:
-    """Run a ``generate()`` inside another: part of it, or a draft that must not be counted."""
-    if same_model and isinstance(kwargs.get("custom_generate"), str):
-        return wrapped(*args, **kwargs)
+def _unrecorded(wrapped: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a ``generate()`` inside another, such as a draft: its tokens are not the request's."""
     token = active.set(None)
     try:
         return wrapped(*args, **kwargs)
@@ -150,9 +148,7 @@ class _GenerateRequest:
         if self.running is None:
             return
         recorder = self.running.recorder
-        recorder.sees_forwards = hasattr(type(self.model), "get_input_embeddings") and any(
-            c.__name__ == "PreTrainedModel" for c in type(self.model).__mro__
-        )
+        recorder.sees_forwards = isinstance(self.model, _pretrained_model())
         if self.info.strategy in _SEVERAL_TOKENS_A_STEP:
             recorder.lengths = []
         if streamer is not None and not is_proxied(streamer):
@@ -236,6 +232,14 @@ def _by_name(wrapped: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dic
 
 
 @cache
+def _pretrained_model() -> type:
+    """Return the class whose calls are seen."""
+    from transformers.modeling_utils import PreTrainedModel
+
+    return PreTrainedModel  # type: ignore[no-any-return]
+
+
+@cache
 def _parameter_names(function: Any) -> tuple[str, ...]:
     return tuple(name for name in inspect.signature(function).parameters if name != "self")
 
@@ -266,5 +270,3 @@ def _compiled_graphs() -> int:
     if dynamo is None:
         return 0
     return int(dynamo.counters["stats"].get("unique_graphs", 0))
-
-

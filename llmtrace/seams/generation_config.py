@@ -23,7 +23,11 @@ def strategy_of(config: Any, kwargs: dict[str, Any]) -> str:
     sampling = bool(_get(config, "do_sample"))
     if (_get(config, "num_beams") or 1) > 1:
         return _beam_strategy(config, sampling=sampling)
-    if not sampling and (_get(config, "penalty_alpha") or 0) > 0 and (_get(config, "top_k") or 0) > 1:
+    if (
+        not sampling
+        and (_get(config, "penalty_alpha") or 0) > 0
+        and (_get(config, "top_k") or 0) > 1
+    ):
         return "contrastive"
     if _get(config, "dola_layers") is not None:
         return "dola"

@@ -8,7 +8,9 @@ from typing import Any
 CACHE_NAMES = ("past_key_values", "cache", "cache_params")
 """What a model calls its cache: ``cache`` since 5.24, ``cache_params`` for state-space models."""
 
-_DYNAMIC = frozenset({"DynamicCache", "QuantizedCache", "DynamicLayer", "DynamicSlidingWindowLayer"})
+_DYNAMIC = frozenset(
+    {"DynamicCache", "QuantizedCache", "DynamicLayer", "DynamicSlidingWindowLayer"}
+)
 
 
 def cache_bytes(cache: Any) -> int | None:

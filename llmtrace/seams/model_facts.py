@@ -20,7 +20,7 @@ def model_facts(model: Any) -> ModelFacts:
         facts = ModelFacts(
             name=model_name(model, config),
             dtype=_dtype(model),
-            quantization=_quantization(model, config),
+            quantization=_quantization(config),
             attn_implementation=getattr(config, "_attn_implementation", None),
         )
         _facts[model] = facts
@@ -51,7 +51,7 @@ def _dtype(model: Any) -> str | None:
     return None if dtype is None else str(dtype).removeprefix("torch.")
 
 
-def _quantization(model: Any, config: Any) -> str | None:
+def _quantization(config: Any) -> str | None:
     """Return how the weights are stored: ``8bit``, ``nf4``, ``fp4``, or the method's name."""
     quantization = getattr(config, "quantization_config", None)
     if quantization is None:

@@ -65,11 +65,11 @@ def observe(streamer: Any) -> StreamTimes:
     return times
 
 
-_ObjectProxy = getattr(wrapt, "BaseObjectProxy", wrapt.ObjectProxy)
+_ObjectProxy: Any = getattr(wrapt, "BaseObjectProxy", wrapt.ObjectProxy)
 """wrapt 2 has a proxy that does not pretend to be iterable."""
 
 
-class StreamerProxy(_ObjectProxy):  # type: ignore[misc,valid-type,unused-ignore]
+class StreamerProxy(_ObjectProxy):  # type: ignore[misc]
     """Stands for the user's streamer in one ``generate()`` call."""
 
     def __init__(self, streamer: Any, recorder: Recorder, times: StreamTimes) -> None:

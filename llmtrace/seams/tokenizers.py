@@ -7,6 +7,7 @@ import time
 import weakref
 from collections import OrderedDict
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 from llmtrace.guard import guard
@@ -41,9 +42,8 @@ def install(patches: PatchSet, telemetry: Telemetry) -> None:
             finally:
                 _inside.reset(token)
                 took = now() - begun
-                guard.call(
-                    "noting a tokenizer call", _note, telemetry, instance, chat, begun_unix, took
-                )
+                call = _TokenizerCall(instance, chat, begun_unix, took)
+                guard.call("noting a tokenizer call", _note, telemetry, call)
 
         patches.wrap(PreTrainedTokenizerBase, name, wrapper)
 
@@ -52,16 +52,22 @@ def install(patches: PatchSet, telemetry: Telemetry) -> None:
     watch("apply_chat_template", chat=True)
 
 
-def _note(
-    telemetry: Telemetry, tokenizer: Any, chat: bool, begun_unix: int, took: int  # noqa: FBT001
-) -> None:
-    telemetry.tokenized(begun_unix, begun_unix + took)
+@dataclass(frozen=True, slots=True)
+class _TokenizerCall:
+    tokenizer: Any
+    chat: bool
+    begun_unix_ns: int
+    took_ns: int
+
+
+def _note(telemetry: Telemetry, call: _TokenizerCall) -> None:
+    telemetry.tokenized(call.begun_unix_ns, call.begun_unix_ns + call.took_ns)
     key = telemetry.key(None) or _own_key()
     with _lock:
         place = _places.setdefault(key, Tokenization())
-        place.duration_ns += took
-        place.chat = place.chat or chat
-        place.tokenizer = weakref.ref(tokenizer)
+        place.duration_ns += call.took_ns
+        place.chat = place.chat or call.chat
+        place.tokenizer = weakref.ref(call.tokenizer)
         _places.move_to_end(key)
         if len(_places) > MAX_PLACES:
             _places.popitem(last=False)

@@ -17,7 +17,12 @@ def _import_qualified(module: str, qualified_name: str) -> Any:
     return operator.attrgetter(qualified_name)(importlib.import_module(module))
 
 
-class _Bound(wrapt.BoundFunctionWrapper):  # type: ignore[misc,unused-ignore]
+# wrapt 2 has generic types, wrapt 1 has none at all: neither can be subclassed with types.
+_FunctionWrapper: Any = wrapt.FunctionWrapper
+_BoundFunctionWrapper: Any = wrapt.BoundFunctionWrapper
+
+
+class _Bound(_BoundFunctionWrapper):  # type: ignore[misc]
     """A bound method that can be copied and pickled like any other.
 
     wrapt's own refuses both, which breaks ``copy.deepcopy`` of any object that keeps
@@ -40,7 +45,7 @@ class _Bound(wrapt.BoundFunctionWrapper):  # type: ignore[misc,unused-ignore]
         return getattr(copy.deepcopy(owner, memo), self.__name__)
 
 
-class MethodWrapper(wrapt.FunctionWrapper):  # type: ignore[misc,unused-ignore]
+class MethodWrapper(_FunctionWrapper):  # type: ignore[misc]
     """A ``wrapt.FunctionWrapper`` whose bound methods can be copied and pickled."""
 
     __bound_function_wrapper__ = _Bound

@@ -114,11 +114,12 @@ class Emitter:
         where = self.router.current()
         if where.meter_provider is not None:
             providers.append(where.meter_provider)
-        worker = threading.Thread(
-            target=lambda: [self._flush(provider) for provider in providers],
-            name="llmtrace-flush",
-            daemon=True,
-        )
+
+        def flush_all() -> None:
+            for provider in providers:
+                self._flush(provider)
+
+        worker = threading.Thread(target=flush_all, name="llmtrace-flush", daemon=True)
         worker.start()
         worker.join(max(0.0, deadline - time.monotonic()))
 

@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import Any
 
 from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import INVALID_SPAN_CONTEXT
 
 _KINDS = {"INTERNAL": 1, "SERVER": 2, "CLIENT": 3, "PRODUCER": 4, "CONSUMER": 5}
 
@@ -38,7 +39,7 @@ def _scopes(spans: list[ReadableSpan]) -> list[dict[str, Any]]:
 
 
 def _span(span: ReadableSpan) -> dict[str, Any]:
-    identity = span.get_span_context()
+    identity = span.get_span_context() or INVALID_SPAN_CONTEXT
     encoded: dict[str, Any] = {
         "traceId": f"{identity.trace_id:032x}",
         "spanId": f"{identity.span_id:016x}",

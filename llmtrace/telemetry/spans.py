@@ -1,4 +1,4 @@
-"""A record's spans: the request's, and one for the prefill, the first token and each decode step."""
+"""A record's spans: the request's, the prefill's, the first token's, each decode step's."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -53,7 +54,7 @@ class CudaTimer:
         if not marks or not marks[-1][1].query():
             return None
         device_ns = [0]
-        for (_, before), (_, event) in zip(marks, marks[1:], strict=False):
+        for (_, before), (_, event) in pairwise(marks):
             device_ns.append(device_ns[-1] + round(before.elapsed_time(event) * 1e6))
         offset, error = offset_ns([asked for asked, _ in marks], device_ns, done_ns)
         return DeviceTimes([offset + t for t in device_ns], error)
@@ -62,7 +63,6 @@ class CudaTimer:
         """Put events back into the pool."""
         self._pool.extend(marks)
 
-
-def is_capturing() -> bool:
-    """Whether a CUDA graph is being captured here: an event recorded now would become part of it."""
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    def capturing(self) -> bool:
+        """Whether a CUDA graph is being captured: an event recorded now would be part of it."""
+        return bool(torch.cuda.is_current_stream_capturing())

@@ -45,6 +45,9 @@ class DeviceTimer(Protocol):
             None when the stream has not passed the last mark.
         """
 
+    def capturing(self) -> bool:
+        """Whether what is called now is being recorded for later, and must not be marked."""
+
     def release(self, marks: list[Any]) -> None:
         """Give marks back for later requests."""
 
