@@ -11,6 +11,7 @@ import wrapt
 from llmtrace.seams.wrapping import MethodWrapper, Wrapper
 
 _ABSENT = object()
+_Proxy: type = getattr(wrapt, "BaseObjectProxy", wrapt.ObjectProxy)
 
 
 @dataclass(slots=True)
@@ -83,7 +84,7 @@ def _cut_out(outer: Any, patch: _Patch) -> None:
     """Let the wrapt wrapper directly over ours wrap the original instead."""
     if patch.original is _ABSENT:
         return
-    while isinstance(outer, wrapt.ObjectProxy):
+    while isinstance(outer, _Proxy):
         inner = outer.__wrapped__
         if inner is patch.ours:
             outer.__wrapped__ = patch.original

@@ -1,0 +1,31 @@
+# Each target does its own set-up: a virtual environment in .venv, filled once.
+PYTHON ?= python3
+VENV := .venv
+
+.PHONY: demo test check unit overhead clean
+
+demo: $(VENV)/demo-ready  ## A small real model, traced, on this machine
+	$(VENV)/bin/llmtrace demo
+
+test: $(VENV)/test-ready  ## Every test that needs no GPU
+	$(VENV)/bin/python -m pytest
+
+unit: $(VENV)/test-ready  ## The tests that need no torch: seconds
+	$(VENV)/bin/python -m pytest tests/unit
+
+check: $(VENV)/test-ready  ## Format, lint, types, import rules
+	scripts/check
+
+overhead: $(VENV)/demo-ready  ## Host time that llmtrace adds to a decode step
+	$(VENV)/bin/python benchmarks/overhead.py
+
+$(VENV)/demo-ready: pyproject.toml constraints.txt scripts/install
+	scripts/install $(PYTHON) demo
+	touch $@
+
+$(VENV)/test-ready: pyproject.toml constraints.txt requirements-dev.txt scripts/install
+	scripts/install $(PYTHON) test
+	touch $@ $(VENV)/demo-ready
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,1 @@
+"""Tracing a program without changing a line of it: what ``llmtrace run`` starts."""

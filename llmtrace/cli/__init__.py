@@ -1,0 +1,49 @@
+"""The ``llmtrace`` command.
+
+Exit codes everywhere: 0 good; 1 the answer is "no"; 2 bad usage or unreadable input, with one
+line that says what and where; 3 undecided.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from llmtrace.cli import config, demo, report, run
+from llmtrace.errors import LlmtraceError
+from llmtrace.version import __version__
+
+COMMANDS = (demo, run, report, config)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line."""
+    top = argparse.ArgumentParser(
+        prog="llmtrace",
+        description="Traces of Hugging Face transformers' generate(): TTFT, inter-token latency "
+        "and tokens per second, measured on the device, without code changes.",
+        epilog="Exit codes: 0 good, 1 the answer is no, 2 bad usage or unreadable input, "
+        "3 undecided.",
+    )
+    top.add_argument("--version", action="version", version=f"llmtrace {__version__}")
+    commands = top.add_subparsers(metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.add_parser(commands)
+    return top
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line *argv* and return its exit code."""
+    arguments = parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except LlmtraceError as error:
+        print(f"llmtrace: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # Whoever read our output has gone; Python must not complain of it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130

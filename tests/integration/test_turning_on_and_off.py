@@ -1,0 +1,151 @@
+"""Wrappers go in and come out by identity."""
+
+import functools
+
+import pytest
+import wrapt
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.trace import TracerProvider
+from transformers import LlamaForCausalLM, PreTrainedModel
+from transformers.generation.logits_process import LogitsProcessorList
+from transformers.generation.stopping_criteria import StoppingCriteriaList
+from transformers.generation.streamers import (
+    AsyncTextIteratorStreamer,
+    TextIteratorStreamer,
+    TextStreamer,
+)
+from transformers.generation.utils import GenerationMixin
+from transformers.tokenization_utils_base import PreTrainedTokenizerBase
+
+import llmtrace
+from llmtrace.session import session
+
+PLACES = [
+    (GenerationMixin, "generate"),
+    (GenerationMixin, "_get_logits_processor"),
+    (PreTrainedModel, "__call__"),
+    (PreTrainedModel, "get_compiled_call"),
+    (LogitsProcessorList, "__call__"),
+    (StoppingCriteriaList, "__call__"),
+    (TextStreamer, "__init__"),
+    (TextIteratorStreamer, "__next__"),
+    (AsyncTextIteratorStreamer, "__anext__"),
+    (PreTrainedTokenizerBase, "__call__"),
+    (PreTrainedTokenizerBase, "encode"),
+    (PreTrainedTokenizerBase, "apply_chat_template"),
+    (TracerProvider, "force_flush"),
+    (TracerProvider, "shutdown"),
+    (MeterProvider, "force_flush"),
+    (MeterProvider, "shutdown"),
+]
+
+
+def raw():
+    """Return what each place holds itself; what it merely inherits is absent."""
+    return {(owner, name): vars(owner).get(name, "absent") for owner, name in PLACES}
+
+
+@pytest.fixture
+def original():
+    """What the libraries themselves have there."""
+    llmtrace.uninstrument()
+    return raw()
+
+
+def test_every_place_is_wrapped_and_restored(original):
+    """Each attribute is replaced while on, and the very same object, or absent, after."""
+    llmtrace.instrument()
+    wrapped = raw()
+    assert all(wrapped[place] is not original[place] for place in PLACES)
+    assert {(p.owner, p.name) for p in session().arming.patches._patches} == set(PLACES)
+    llmtrace.uninstrument()
+    assert all(value is original[place] for place, value in raw().items())
+    assert original[PreTrainedModel, "__call__"] == "absent"
+
+
+def test_a_second_instrument_changes_nothing(original):
+    """Wrapped once however often it is asked for; one ``uninstrument()`` undoes it."""
+    first = llmtrace.instrument()
+    wrapped = raw()
+    assert llmtrace.instrument() is first
+    assert all(value is wrapped[place] for place, value in raw().items())
+    llmtrace.uninstrument()
+    llmtrace.uninstrument()
+    assert all(value is original[place] for place, value in raw().items())
+
+
+def test_the_handle_undoes_it(original):
+    """``with instrument():`` and ``close()`` restore everything."""
+    with llmtrace.instrument():
+        assert raw()[GenerationMixin, "generate"] is not original[GenerationMixin, "generate"]
+    assert all(value is original[place] for place, value in raw().items())
+
+
+def test_another_librarys_wrapt_wrapper_stays_and_ours_goes(original, tiny, prompt):
+    """Theirs keeps working, wraps the original, and its own removal restores the original."""
+    calls = []
+
+    def theirs(wrapped, instance, args, kwargs):
+        calls.append(1)
+        return wrapped(*args, **kwargs)
+
+    llmtrace.instrument()
+    wrapt.wrap_function_wrapper(GenerationMixin, "generate", theirs)
+    llmtrace.uninstrument()
+    outer = vars(GenerationMixin)["generate"]
+    try:
+        tiny.generate(prompt, max_new_tokens=2)
+        assert calls == [1]
+        assert outer.__wrapped__ is original[GenerationMixin, "generate"]
+    finally:
+        GenerationMixin.generate = outer.__wrapped__
+    assert raw()[GenerationMixin, "generate"] is original[GenerationMixin, "generate"]
+
+
+def test_another_librarys_closure_stays_and_ours_passes_on(original, tiny, prompt, telemetry):
+    """A plain closure over ours cannot be cut out: ours then only passes calls on."""
+    ours = vars(GenerationMixin)["generate"]
+
+    @functools.wraps(ours)
+    def theirs(self, *args, **kwargs):
+        return ours(self, *args, **kwargs)
+
+    GenerationMixin.generate = theirs
+    try:
+        llmtrace.uninstrument()
+        assert vars(GenerationMixin)["generate"] is theirs
+        with llmtrace.capture() as records:
+            tiny.generate(prompt, max_new_tokens=2)
+        assert records == []
+    finally:
+        GenerationMixin.generate = original[GenerationMixin, "generate"]
+
+
+def test_a_model_built_while_on_is_free_of_us(original, tiny, prompt, telemetry):
+    """It generates the same after, emits nothing, and holds nothing of ours."""
+    model = LlamaForCausalLM(tiny.config).eval()
+    kept = model.generate
+    model.generate(prompt, max_new_tokens=2)
+    assert len(telemetry.requests()) == 1
+    llmtrace.uninstrument()
+    model.generate(prompt, max_new_tokens=2)
+    kept(prompt, max_new_tokens=2)
+    assert len(telemetry.exporter.get_finished_spans()) == len(telemetry.spans())
+    assert len(telemetry.requests()) == 1
+    assert not [name for name in vars(model) if "llmtrace" in name]
+
+
+def test_gradients_stay_off_in_generate_afterwards(tiny, prompt):
+    """Undoing us does not undo transformers' own ``no_grad``."""
+    llmtrace.instrument()
+    llmtrace.uninstrument()
+    assert tiny.generate(prompt, max_new_tokens=2).grad_fn is None
+
+
+def test_it_can_be_turned_on_again(tiny, prompt, original):
+    """On, off and on again records each request once."""
+    for _ in range(3):
+        with llmtrace.instrument(), llmtrace.capture() as records:
+            tiny.generate(prompt, max_new_tokens=3)
+        assert [len(r.steps) for r in records] == [3]
+    assert all(value is original[place] for place, value in raw().items())
