@@ -1,0 +1,1 @@
+"""Recorded traces back to records: one module per kind of input."""

@@ -1,0 +1,43 @@
+"""What was read: records, what could not be read, and where it came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmtrace.records import RequestRecord
+
+KEPT_PROBLEMS = 100
+"""Problems kept word for word; beyond that they are only counted."""
+
+
+@dataclass(slots=True)
+class Problems:
+    """What could not be read, each with file, line and reason."""
+
+    lines: list[str] = field(default_factory=list)
+    """The first :data:`KEPT_PROBLEMS`, one line of text each."""
+    count: int = 0
+
+    def add(self, where: str, what: str) -> None:
+        """Note that *what* is wrong at *where*."""
+        self.count += 1
+        if len(self.lines) < KEPT_PROBLEMS:
+            # A reason may quote the input, which may hold anything.
+            self.lines.append(" ".join(f"{where}: {what}".split()))
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """Everything found in the input."""
+
+    records: list[RequestRecord]
+    """In the order in which the requests began."""
+    problems: Problems
+    resources: tuple[dict[str, Any], ...] = ()
+    """Attributes of the distinct resources (processes) whose requests these are."""
+
+    @property
+    def partial(self) -> bool:
+        """Whether something in the input could not be read."""
+        return self.problems.count > 0
