@@ -1,0 +1,1 @@
+"""Records in, numbers with their formula out: pure functions."""

@@ -1,0 +1,120 @@
+"""Where a request's time goes: shares that add up to the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llmtrace.records import RequestRecord, StepRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One part of the time."""
+
+    name: str
+    formula: str
+    mean_s: float | None
+    """Mean over the requests counted, seconds; None where no request has it."""
+    share: float | None
+    """Of the whole time, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """The parts of the requests' time."""
+
+    requests: int
+    """Requests of which every part is known."""
+    parts: tuple[Phase, ...]
+    """They tile the time, so shares add up to 1."""
+    delivery: Phase
+    """Runs beside decoding, so it is not one of the parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """One request's parts, in seconds."""
+
+    queue: float | None
+    tokenize: float | None
+    prefill: float
+    sampling: float
+    decode: float
+    ending: float
+    delivery: float | None
+
+    @property
+    def whole(self) -> float:
+        return (
+            (self.queue or 0)
+            + (self.tokenize or 0)
+            + self.prefill
+            + self.sampling
+            + self.decode
+            + self.ending
+        )
+
+
+_FORMULAS = {
+    "queue": "enclosing server span or request() to generate(), without tokenizing",
+    "tokenize": "tokenizer calls before generate()",
+    "prefill": "start of the first forward to end of the one that yields the first token",
+    "sampling": "the rest of TTFT and of each gap: selecting the token, Python between forwards",
+    "decode": "previous token to end of the forward on a device clock; else time in the forward",
+    "ending": "last token to return of generate()",
+}
+
+_DELIVERY = "first token selected to in the consumer's hands; beside decoding, not a part"
+
+
+def phases(records: Sequence[RequestRecord]) -> Phases | None:
+    """Return where the time of *records* went; None where no request tells it all.
+
+    Formula:
+        Whole = queue + tokenize + duration of the request; a share is the sum of a part over the
+        sum of the whole.
+    """
+    known = [parts for record in records if (parts := _parts(record)) is not None]
+    whole = sum(parts.whole for parts in known)
+    if not known or not whole:
+        return None
+
+    def phase(name: str, formula: str) -> Phase:
+        values = [v for parts in known if (v := getattr(parts, name)) is not None]
+        if not values:
+            return Phase(name, formula, None, None)
+        return Phase(name, formula, sum(values) / len(known), sum(values) / whole)
+
+    return Phases(
+        requests=len(known),
+        parts=tuple(phase(name, formula) for name, formula in _FORMULAS.items()),
+        delivery=phase("delivery", _DELIVERY),
+    )
+
+
+def _parts(record: RequestRecord) -> _Parts | None:
+    if record.ttft_s is None or record.prefill_s is None or record.e2e_s is None:
+        return None
+    forwards = [_forward_s(step) for step in record.steps if step.index]
+    if record.steps_truncated or not record.steps or None in forwards:
+        return None
+    decode = sum(duration for duration in forwards if duration is not None)
+    delivered = record.first_delivery_s
+    return _Parts(
+        queue=record.queue_s,
+        tokenize=record.tokenize_s,
+        prefill=record.prefill_s,
+        # Clocks of two kinds may disagree by microseconds, and time is not negative.
+        sampling=max(record.e2e_s - record.prefill_s - decode, 0.0),
+        decode=decode,
+        ending=max(record.duration_s - record.e2e_s, 0.0),
+        delivery=None if delivered is None else max(delivered - record.ttft_s, 0.0),
+    )
+
+
+def _forward_s(step: StepRecord) -> float | None:
+    """Return a decode step's time in its forward, on the clock that measured the tokens."""
+    if step.device_duration_s is not None:
+        return step.device_duration_s
+    return step.host_duration_s
