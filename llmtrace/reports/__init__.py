@@ -1,0 +1,1 @@
+"""Numbers to something a person or a program reads; nothing here prints."""

@@ -1,0 +1,57 @@
+"""A report as strict JSON: docs/glossary.md's numbers, nulls for what does not exist."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from llmtrace.analysis.latency import Bucket
+from llmtrace.analysis.report import Report
+from llmtrace.analysis.summary import Summary
+from llmtrace.analysis.throughput import Throughput
+
+SCHEMA = "llmtrace.report/1"
+
+
+def render(report: Report) -> str:
+    """Return *report* as one JSON object, without a line's end after it."""
+    return json.dumps(as_object(report), indent=2, allow_nan=False)
+
+
+def as_object(report: Report) -> dict[str, Any]:
+    """Return *report* as the JSON object it is written as."""
+    return {
+        "schema": SCHEMA,
+        "requests": asdict(report.requests),
+        "ttft_s": _summary(report.ttft_s),
+        "ttft_by_prompt_tokens": _buckets(report.ttft_by_prompt_tokens, "ttft_s"),
+        "itl_s": _summary(report.itl_s),
+        "itl_by_position": _buckets(report.itl_by_position, "itl_s"),
+        "tpot_s": _summary(report.tpot_s),
+        "e2e_s": _summary(report.e2e_s),
+        "prefill_s": _summary(report.prefill_s),
+        "tgs": _tgs(report.tgs),
+        "output_tokens": _summary(report.output_tokens),
+        "input_tokens": _summary(report.input_tokens),
+        "host_bound_ratio": _summary(report.host_bound_ratio),
+        "findings": [asdict(finding) for finding in report.findings],
+    }
+
+
+def _tgs(tgs: Throughput) -> dict[str, Any]:
+    return {
+        "request": _summary(tgs.request),
+        "decode": _summary(tgs.decode),
+        "system": tgs.system,
+        "conditions": asdict(tgs.conditions),
+    }
+
+
+def _summary(summary: Summary | None) -> dict[str, Any] | None:
+    return None if summary is None else asdict(summary)
+
+
+def _buckets(buckets: Iterable[Bucket], name: str) -> list[dict[str, Any]]:
+    return [{"from": b.first, "to": b.last, name: _summary(b.summary)} for b in buckets]
