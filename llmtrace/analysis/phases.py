@@ -41,7 +41,7 @@ class _Parts:
     prefill: float
     sampling: float
     decode: float
-    ending: float
+    returning: float
     delivery: float | None
 
     @property
@@ -52,20 +52,22 @@ class _Parts:
             + self.prefill
             + self.sampling
             + self.decode
-            + self.ending
+            + self.returning
         )
 
 
 _FORMULAS = {
-    "queue": "enclosing server span or request() to generate(), without tokenizing",
+    "queue": "server span or request() to generate(), less tokenizing",
     "tokenize": "tokenizer calls before generate()",
-    "prefill": "start of the first forward to end of the one that yields the first token",
-    "sampling": "the rest of TTFT and of each gap: selecting the token, Python between forwards",
-    "decode": "previous token to end of the forward on a device clock; else time in the forward",
-    "ending": "last token to return of generate()",
+    "prefill": "first forward's start to end of the one that yields token 1",
+    "sampling": "rest of TTFT and of each gap: token selection, Python",
+    "decode": "forwards of decode steps",
+    "return": "last token to return of generate()",
 }
 
-_DELIVERY = "first token selected to in the consumer's hands; beside decoding, not a part"
+_FIELDS = {"decode": "decode", "return": "returning"}
+
+_DELIVERY = "token 1 selected to handed to the consumer; beside decoding"
 
 
 def phases(records: Sequence[RequestRecord]) -> Phases | None:
@@ -81,7 +83,9 @@ def phases(records: Sequence[RequestRecord]) -> Phases | None:
         return None
 
     def phase(name: str, formula: str) -> Phase:
-        values = [v for parts in known if (v := getattr(parts, name)) is not None]
+        values = [
+            v for parts in known if (v := getattr(parts, _FIELDS.get(name, name))) is not None
+        ]
         if not values:
             return Phase(name, formula, None, None)
         return Phase(name, formula, sum(values) / len(known), sum(values) / whole)
@@ -108,7 +112,7 @@ def _parts(record: RequestRecord) -> _Parts | None:
         # Clocks of two kinds may disagree by microseconds, and time is not negative.
         sampling=max(record.e2e_s - record.prefill_s - decode, 0.0),
         decode=decode,
-        ending=max(record.duration_s - record.e2e_s, 0.0),
+        returning=max(record.duration_s - record.e2e_s, 0.0),
         delivery=None if delivered is None else max(delivered - record.ttft_s, 0.0),
     )
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 Values = npt.NDArray[np.float64]
 
-PERCENTILE_METHOD = "linear interpolation between values (numpy's default)"
+PERCENTILE_METHOD = "linear interpolation (numpy's default)"
 DEVIATION = "std of the values at hand (divided by count)"
 
 

@@ -23,8 +23,9 @@ class Problems:
         """Note that *what* is wrong at *where*."""
         self.count += 1
         if len(self.lines) < KEPT_PROBLEMS:
-            # A reason may quote the input, which may hold anything.
-            self.lines.append(" ".join(f"{where}: {what}".split()))
+            # A reason may quote the input, which may hold anything, terminal codes included.
+            words = " ".join(f"{where}: {what}".split())
+            self.lines.append("".join(c if c.isprintable() else "?" for c in words))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,39 @@
+"""The summary printed at the end of a traced program."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from typing import TextIO
+
+from llmtrace.analysis.report import build_report
+from llmtrace.records import RequestRecord
+from llmtrace.reports import text
+
+MAX_WIDTH = 100
+"""Wider lines are harder to read."""
+
+
+def summary_text(records: Sequence[RequestRecord], path: str | None, stream: TextIO) -> str:
+    """Return the text report of *records*, fit for *stream*.
+
+    Args:
+        records: The finished requests.
+        path: The trace file they were written to, if there is one.
+        stream: Where the text will be printed.
+    """
+    width, color = fit(stream)
+    said = text.render(build_report(records), width=width, color=color)
+    if path is None:
+        return said
+    return f"{said}\n\nTrace file: {path}\nAgain, later: llmtrace report {path}"
+
+
+def fit(stream: TextIO) -> tuple[int, bool]:
+    """Return the width to write to *stream* with, and whether to use colours."""
+    if not stream.isatty():
+        return MAX_WIDTH, False
+    columns = shutil.get_terminal_size((MAX_WIDTH, 24)).columns
+    # https://no-color.org
+    return min(columns, MAX_WIDTH), not os.environ.get("NO_COLOR")

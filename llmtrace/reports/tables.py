@@ -1,0 +1,169 @@
+"""The tables of the text report, each with the notes that belong under it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.box import Box
+from rich.console import Group, JustifyMethod, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from llmtrace.analysis import metrics
+from llmtrace.analysis.latency import Bucket
+from llmtrace.analysis.metrics import MetricSpec
+from llmtrace.analysis.phases import Phases
+from llmtrace.analysis.report import Report
+from llmtrace.analysis.summary import PERCENTILE_METHOD, Summary
+from llmtrace.reports.wording import ABSENT, cells, conditions, listed, plural, shown_unit
+
+COLUMNS = ("count", "mean", "p50", "p95", "p99", "max")
+
+FEW = 20
+"""Below this many requests the 95th percentile is hardly anything but the maximum."""
+
+BAR_WIDTH = 20
+TITLE_WIDTH = 20
+NUMBER_WIDTH = 8
+
+# A terminal may know no other letters, and a report is also sent by mail.
+_BOX = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
+
+
+def headline(report: Report) -> RenderableType:
+    """Return every metric in one table, the conditions of throughput directly below it."""
+    rows: list[tuple[MetricSpec, Summary | None]] = [
+        (metrics.TTFT, report.ttft_s),
+        (metrics.ITL, report.itl_s),
+        (metrics.TPOT, report.tpot_s),
+        (metrics.E2E, report.e2e_s),
+        (metrics.PREFILL, report.prefill_s),
+        (metrics.HOST_BOUND, report.host_bound_ratio),
+        (metrics.TGS_REQUEST, report.tgs.request),
+        (metrics.TGS_DECODE, report.tgs.decode),
+    ]
+    shown = [(spec, summary) for spec, summary in rows if summary or spec is not metrics.HOST_BOUND]
+    table = _table("", *COLUMNS)
+    for spec, summary in shown:
+        unit, scale = shown_unit(spec)
+        table.add_row(_label(spec.name, unit), *_numbers(summary, scale))
+    system = ABSENT if report.tgs.system is None else cells([report.tgs.system], 1)[0]
+    table.add_row(_label(metrics.TGS_SYSTEM.name, "tok/s"), "", system, "", "", "", "")
+    specs = [spec for spec, _ in shown] + [metrics.TGS_SYSTEM]
+    return Group(table, _conditions(report), Text(), _headline_notes(report, specs))
+
+
+def _label(name: str, unit: str) -> str:
+    return f"{name:{TITLE_WIDTH - 6}} {unit}"
+
+
+def _conditions(report: Report) -> RenderableType:
+    return Padding(_pairs(conditions(report.tgs.conditions)), (0, 0, 0, 3))
+
+
+def _headline_notes(report: Report, specs: Iterable[MetricSpec]) -> RenderableType:
+    formulas = _pairs([(spec.name, spec.formula) for spec in specs], style="dim")
+    general = [
+        "One value per request; but ITL: one per gap and row, requests pooled, so weighted by "
+        "tokens; TGS system: one for all requests.",
+        f"Percentiles: {PERCENTILE_METHOD}. {_clock(report)}",
+    ]
+    if report.counted < FEW:
+        general.append(f"Fewer than {FEW} requests: p95 and p99 are close to the maximum.")
+    return Group(formulas, *(_note(line) for line in general))
+
+
+def ttft_by_prompt(report: Report) -> RenderableType | None:
+    """Return TTFT by prompt length; None where no prompt length is known."""
+    return _buckets(
+        "TTFT ms, by prompt",
+        report.ttft_by_prompt_tokens,
+        "By prompt tokens: of the request's longest prompt, without padding. t1 - t0; one value "
+        "per request. "
+        f"Percentiles: {PERCENTILE_METHOD}. {_clock(report)}",
+    )
+
+
+def itl_by_position(report: Report) -> RenderableType | None:
+    """Return ITL by token position; None where there are no gaps."""
+    return _buckets(
+        "ITL ms, by token",
+        report.itl_by_position,
+        "By token position: t[i] - t[i-1] counts at i, so the first gap is at 2. One value per "
+        "gap and row; the last 10 tokens of a row also count where they stand. "
+        f"Percentiles: {PERCENTILE_METHOD}. {_clock(report)}",
+    )
+
+
+def _buckets(title: str, buckets: Sequence[Bucket], note: str) -> RenderableType | None:
+    table = _table(title, *COLUMNS)
+    for bucket in buckets:
+        if bucket.summary is not None:
+            table.add_row(_bounds(bucket), *_numbers(bucket.summary, 1e3))
+    return Group(table, _note(note)) if table.row_count else None
+
+
+def _bounds(bucket: Bucket) -> str:
+    if bucket.first < 0:
+        return f"last {-bucket.first}"
+    return f"{bucket.first} and more" if bucket.last is None else f"{bucket.first}-{bucket.last}"
+
+
+def phase_shares(report: Report) -> RenderableType | None:
+    """Return where the time went; None where no request tells."""
+    found: Phases | None = report.phases
+    if found is None:
+        return None
+    table = _table("Where the time goes", "mean ms", "share", "")
+    for part in (*found.parts, found.delivery):
+        if part.mean_s is None or part.share is None:
+            table.add_row(part.name, ABSENT, ABSENT, "")
+            continue
+        mean = cells([part.mean_s], 1e3)[0]
+        if part is found.delivery:
+            table.add_row(part.name, mean, ABSENT, "beside decoding")
+        else:
+            table.add_row(part.name, mean, f"{part.share:.1%}", "#" * round(part.share * BAR_WIDTH))
+    formulas = _pairs(
+        [(part.name, part.formula) for part in (*found.parts, found.delivery)], style="dim"
+    )
+    note = (
+        f"Of {plural(found.requests, 'request')}. Mean per request; share: sum / sum of queue + "
+        f"tokenize + duration. {_clock(report)}"
+    )
+    return Group(table, formulas, _note(note))
+
+
+def _table(title: str, *columns: str) -> Table:
+    """Return a table whose columns stand under those of the other tables."""
+    table = Table(box=_BOX, show_edge=False, pad_edge=False, padding=0, header_style="bold")
+    table.add_column(title, no_wrap=True, min_width=TITLE_WIDTH)
+    for column in columns:
+        justify: JustifyMethod = "right" if column else "left"
+        table.add_column(column, justify=justify, no_wrap=True, min_width=NUMBER_WIDTH)
+    return table
+
+
+def _numbers(summary: Summary | None, scale: float) -> list[str]:
+    if summary is None:
+        return ["0", *[ABSENT] * (len(COLUMNS) - 1)]
+    values = [getattr(summary, column) for column in COLUMNS[1:]]
+    return [f"{summary.count:,}", *cells(values, scale)]
+
+
+def _clock(report: Report) -> str:
+    return f"Clock: {listed(report.tgs.conditions.clocks)}."
+
+
+def _note(text: str) -> Text:
+    return Text(text, style="dim")
+
+
+def _pairs(lines: Sequence[tuple[str, str]], style: str = "") -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True, style=style)
+    grid.add_column(style=style)
+    for name, value in lines:
+        grid.add_row(name, value)
+    return grid
