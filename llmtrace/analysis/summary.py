@@ -11,7 +11,7 @@ import numpy.typing as npt
 Values = npt.NDArray[np.float64]
 
 PERCENTILE_METHOD = "linear interpolation (numpy's default)"
-DEVIATION = "std of the values at hand (divided by count)"
+DEVIATION = "std: of the values at hand (divided by count)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,13 @@ from llmtrace.analysis.latency import Bucket
 from llmtrace.analysis.metrics import MetricSpec
 from llmtrace.analysis.phases import Phases
 from llmtrace.analysis.report import Report
-from llmtrace.analysis.summary import PERCENTILE_METHOD, Summary
+from llmtrace.analysis.summary import DEVIATION, PERCENTILE_METHOD, Summary
 from llmtrace.reports.wording import ABSENT, cells, conditions, listed, plural, shown_unit
 
-COLUMNS = ("count", "mean", "p50", "p95", "p99", "max")
+COLUMNS = ("mean", "p50", "p95", "p99", "max")
+WIDE_COLUMNS = ("mean", "std", "p50", "p95", "p99", "max")
+WIDE = 84
+"""From this width on there is room for the standard deviation."""
 
 FEW = 20
 """Below this many requests the 95th percentile is hardly anything but the maximum."""
@@ -31,7 +34,12 @@ NUMBER_WIDTH = 8
 _BOX = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
 
 
-def headline(report: Report) -> RenderableType:
+def columns_for(width: int) -> tuple[str, ...]:
+    """Return the numbers of each distribution that a terminal has room for."""
+    return WIDE_COLUMNS if width >= WIDE else COLUMNS
+
+
+def headline(report: Report, columns: Sequence[str]) -> RenderableType:
     """Return every metric in one table, the conditions of throughput directly below it."""
     rows: list[tuple[MetricSpec, Summary | None]] = [
         (metrics.TTFT, report.ttft_s),
@@ -44,12 +52,12 @@ def headline(report: Report) -> RenderableType:
         (metrics.TGS_DECODE, report.tgs.decode),
     ]
     shown = [(spec, summary) for spec, summary in rows if summary or spec is not metrics.HOST_BOUND]
-    table = _table("", *COLUMNS)
+    table = _table("", "count", *columns)
     for spec, summary in shown:
         unit, scale = shown_unit(spec)
-        table.add_row(_label(spec.name, unit), *_numbers(summary, scale))
+        table.add_row(_label(spec.name, unit), *_numbers(summary, scale, columns))
     system = ABSENT if report.tgs.system is None else cells([report.tgs.system], 1)[0]
-    table.add_row(_label(metrics.TGS_SYSTEM.name, "tok/s"), "", system, "", "", "", "")
+    table.add_row(_label(metrics.TGS_SYSTEM.name, "tok/s"), "", system)
     specs = [spec for spec, _ in shown] + [metrics.TGS_SYSTEM]
     return Group(table, _conditions(report), Text(), _headline_notes(report, specs))
 
@@ -62,45 +70,53 @@ def _conditions(report: Report) -> RenderableType:
     return Padding(_pairs(conditions(report.tgs.conditions)), (0, 0, 0, 3))
 
 
+_WEIGHTING = (
+    "One value per request; but ITL: one per gap and row, requests pooled, so weighted by tokens; "
+    "TGS system: one for all requests."
+)
+
+
 def _headline_notes(report: Report, specs: Iterable[MetricSpec]) -> RenderableType:
     formulas = _pairs([(spec.name, spec.formula) for spec in specs], style="dim")
     general = [
-        "One value per request; but ITL: one per gap and row, requests pooled, so weighted by "
-        "tokens; TGS system: one for all requests.",
-        f"Percentiles: {PERCENTILE_METHOD}. {_clock(report)}",
+        f"{_WEIGHTING} Percentiles: {PERCENTILE_METHOD}; {DEVIATION}. {_clock(report)}",
     ]
     if report.counted < FEW:
         general.append(f"Fewer than {FEW} requests: p95 and p99 are close to the maximum.")
     return Group(formulas, *(_note(line) for line in general))
 
 
-def ttft_by_prompt(report: Report) -> RenderableType | None:
+def ttft_by_prompt(report: Report, columns: Sequence[str]) -> RenderableType | None:
     """Return TTFT by prompt length; None where no prompt length is known."""
     return _buckets(
         "TTFT ms, by prompt",
         report.ttft_by_prompt_tokens,
+        columns,
         "By prompt tokens: of the request's longest prompt, without padding. t1 - t0; one value "
         "per request. "
         f"Percentiles: {PERCENTILE_METHOD}. {_clock(report)}",
     )
 
 
-def itl_by_position(report: Report) -> RenderableType | None:
+def itl_by_position(report: Report, columns: Sequence[str]) -> RenderableType | None:
     """Return ITL by token position; None where there are no gaps."""
     return _buckets(
         "ITL ms, by token",
         report.itl_by_position,
+        columns,
         "By token position: t[i] - t[i-1] counts at i, so the first gap is at 2. One value per "
         "gap and row; the last 10 tokens of a row also count where they stand. "
         f"Percentiles: {PERCENTILE_METHOD}. {_clock(report)}",
     )
 
 
-def _buckets(title: str, buckets: Sequence[Bucket], note: str) -> RenderableType | None:
-    table = _table(title, *COLUMNS)
+def _buckets(
+    title: str, buckets: Sequence[Bucket], columns: Sequence[str], note: str
+) -> RenderableType | None:
+    table = _table(title, "count", *columns)
     for bucket in buckets:
         if bucket.summary is not None:
-            table.add_row(_bounds(bucket), *_numbers(bucket.summary, 1e3))
+            table.add_row(_bounds(bucket), *_numbers(bucket.summary, 1e3, columns))
     return Group(table, _note(note)) if table.row_count else None
 
 
@@ -145,10 +161,10 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def _numbers(summary: Summary | None, scale: float) -> list[str]:
+def _numbers(summary: Summary | None, scale: float, columns: Sequence[str]) -> list[str]:
     if summary is None:
-        return ["0", *[ABSENT] * (len(COLUMNS) - 1)]
-    values = [getattr(summary, column) for column in COLUMNS[1:]]
+        return ["0", *[ABSENT] * len(columns)]
+    values = [getattr(summary, column) for column in columns]
     return [f"{summary.count:,}", *cells(values, scale)]
 
 

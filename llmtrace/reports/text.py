@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -39,19 +40,19 @@ def render(report: Report, *, width: int = 100, color: bool = False) -> str:
         emoji=False,
         legacy_windows=False,
     )
-    for section in _sections(report):
+    for section in _sections(report, tables.columns_for(console.width)):
         console.print(section)
     return "\n".join(line.rstrip() for line in written.getvalue().rstrip().splitlines())
 
 
-def _sections(report: Report) -> list[RenderableType]:
+def _sections(report: Report, columns: Sequence[str]) -> list[RenderableType]:
     numbers = report.cold or report
     sections: list[RenderableType] = [_header(report)]
     if numbers.counted:
         found = [
-            tables.headline(numbers),
-            tables.ttft_by_prompt(numbers),
-            tables.itl_by_position(numbers),
+            tables.headline(numbers, columns),
+            tables.ttft_by_prompt(numbers, columns),
+            tables.itl_by_position(numbers, columns),
             tables.phase_shares(numbers),
         ]
         for section in found:
