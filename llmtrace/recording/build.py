@@ -170,9 +170,9 @@ def _rows_from_steps(
     info: RequestInfo, marks: Marks, steps: list[StepRecord]
 ) -> tuple[int, ...] | None:
     """Return tokens per row where ids were not to be had: an error, or an own loop."""
-    if not steps:
-        return (0,) if info.error else None
     rows = info.batch_size or 1
+    if not steps:
+        return (0,) * rows if info.error else None
     if rows > 1 and info.error:
         return None
     return (_tokens_of_longest_row(marks, steps),) * rows

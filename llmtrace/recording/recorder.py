@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from llmtrace.guard import guard
 from llmtrace.timing.device import DeviceTimer
 from llmtrace.timing.host import now
 
@@ -119,9 +120,10 @@ class Recorder:
 
     def forward_ended(self) -> None:
         """The forward call has returned: on a device, its work is enqueued."""
+        if len(self.forward_ends) >= self.limit and self.limit_reached():
+            self.overflow()
+            return
         self.forward_ends.append(now())
-        if len(self.forward_ends) > self.limit:
-            self.fill()
 
     def forward_failed(self) -> None:
         """The forward call raised."""
@@ -129,8 +131,9 @@ class Recorder:
 
     def forward_seen(self) -> None:
         """A forward has been done that was not seen to begin."""
-        self.forward_starts.append(now())
         self.forward_ended()
+        # The same instant: no duration, as nothing is known of it.
+        self.forward_starts.append(self.forward_ends[-1])
 
     def token(self) -> None:
         """A token has been selected for every row.
@@ -146,13 +149,17 @@ class Recorder:
 
     def select(self, count: int) -> None:
         """The caller's own code has selected *count* tokens (``request().token()``)."""
+        if count < 1:  # nothing was accepted: the step goes on
+            return
+        if len(self.tokens) >= self.limit:
+            self.fill()
+            self.select(count)
+            return
         if self.token_counts is None:
             self.token_counts = []
         self.token_counts.append(count)
         self.marked = -1
         self.token()
-        if len(self.tokens) > self.limit:
-            self.fill()
 
     def put(self) -> None:
         """A streamer is about to be handed tokens."""
@@ -161,9 +168,14 @@ class Recorder:
         self.put_forwards.append(len(self.forward_ends))
 
     def length(self, total: int) -> None:
-        """The sequence is *total* tokens long after the latest step (assisted decoding)."""
-        if self.lengths is not None:
-            self.lengths.append((len(self.forward_ends), total))
+        """The sequence is *total* tokens long after the latest step (assisted decoding).
+
+        Only the first call after a forward counts: before the next one, some releases ask their
+        criteria about the draft, which is longer than what will be kept of it.
+        """
+        done = len(self.forward_ends)
+        if self.lengths is not None and (not self.lengths or self.lengths[-1][0] != done):
+            self.lengths.append((done, total))
 
     def ended(self) -> None:
         """The request has returned."""
@@ -174,14 +186,15 @@ class Recorder:
         return Marks(
             start_ns=self.start_ns,
             end_ns=end_ns,
-            forward_starts=self.forward_starts[:done],
+            # Where a forward is only seen to have ended, it takes no time.
+            forward_starts=self.forward_starts[:done] if self.sees_forwards else self.forward_ends,
             forward_ends=self.forward_ends,
             tokens=self.tokens,
             token_forwards=self.token_forwards,
             puts=self.puts,
             put_forwards=self.put_forwards,
             token_counts=self._counts(),
-            more_tokens=self.more_tokens,
+            more_tokens=self._more_tokens(),
             more_forwards=self.more_forwards,
             last_mark=self.last_mark,
         )
@@ -199,15 +212,40 @@ class Recorder:
             previous = total
         return counts
 
+    def _more_tokens(self) -> int:
+        """Return the tokens after the limit."""
+        if not self.lengths or not self.more_tokens:
+            return self.more_tokens
+        done = self.token_forwards[-1] if self.token_forwards else 0
+        recorded = [total for forwards, total in self.lengths if forwards <= done]
+        return self.lengths[-1][1] - recorded[-1] if recorded else self.more_tokens
+
+    def limit_reached(self) -> bool:
+        """Whether as many steps are kept as may be. Prefill chunks are not steps."""
+        return len(self.tokens) >= self.limit or (self.own_loop and not self.tokens)
+
+    def overflow(self) -> None:
+        """The forward that has just ended is one too many: it only counts."""
+        self.forward_starts.pop()
+        self.fill()
+        self.forward_ended()
+
     def fill(self) -> None:
         """Keep no more single steps: the memory of one request is bounded."""
         self.__class__ = _FullRecorder
 
 
 class _FullRecorder(Recorder):
-    """A recorder that has reached its limit: it counts, and keeps the time of the last mark."""
+    """A recorder that has reached its limit: it counts, and keeps the time of the last mark.
+
+    That is the last token's. Only where none is ever marked is it the last forward's.
+    """
 
     __slots__ = ()
+
+    def mark_last(self) -> None:
+        """What happens now is the last thing that is known."""
+        self.last_mark = now()
 
     def forward_started(self) -> None:
         """Not kept."""
@@ -215,7 +253,8 @@ class _FullRecorder(Recorder):
     def forward_ended(self) -> None:
         self.marked = -1
         self.more_forwards += 1
-        self.last_mark = now()
+        if not self.more_tokens:
+            self.mark_last()
 
     def forward_failed(self) -> None:
         """Not kept."""
@@ -224,17 +263,29 @@ class _FullRecorder(Recorder):
         self.forward_ended()
 
     def token(self) -> None:
-        if self.marked != 0:
+        if self.marked == -1:
             self.marked = 0
             self.more_tokens += 1
-            self.last_mark = now()
+            self.mark_last()
 
     def select(self, count: int) -> None:
-        self.more_tokens += count
-        self.last_mark = now()
+        if count > 0:
+            self.more_tokens += count
+            self.mark_last()
 
     def put(self) -> None:
         self.token()
+
+    def length(self, total: int) -> None:
+        if not self.lengths:
+            return
+        kept = len(self.forward_ends)
+        step = kept + self.more_tokens
+        if self.lengths[-1][0] == step:
+            return
+        if self.lengths[-1][0] > kept:
+            self.lengths.pop()
+        self.lengths.append((step, total))
 
 
 class DeviceRecorder(Recorder):
@@ -273,10 +324,11 @@ class DeviceRecorder(Recorder):
             self.prefill_event = (instant, self.timer.mark())
 
     def forward_ended(self) -> None:
+        if len(self.forward_ends) >= self.limit and self.limit_reached():
+            self.overflow()
+            return
         self.forward_ends.append(now())
         self.forward_events.append(self.timer.mark())
-        if len(self.forward_ends) > self.limit:
-            self.fill()
 
     def token(self) -> None:
         done = len(self.forward_ends)
@@ -289,20 +341,37 @@ class DeviceRecorder(Recorder):
     def ended(self) -> None:
         # The loop has waited for its last token, so this look costs nothing and is the tightest
         # bound on the device clock's offset that there is.
-        events = self.token_events or self.forward_events
-        if events and self.last_event is None and self.timer.passed(events[-1]):
+        newest = self._newest_event()
+        if self.done_ns is None and newest is not None and self.timer.passed(newest):
             self.done_ns = now()
+
+    def _newest_event(self) -> Any:
+        """Return the event that the stream passes last, or None."""
+        if self.last_event is not None:
+            return self.last_event
+        done = self.token_forwards[-1] if self.token_events else 0
+        if len(self.forward_events) > done:
+            return self.forward_events[-1]
+        if self.token_events:
+            return self.token_events[-1]
+        return None if self.prefill_event is None else self.prefill_event[1]
 
     def close(self, end_ns: int) -> Marks:
         marks = super().close(end_ns)
         events = self._in_stream_order()
-        resolved = self.timer.resolve(events, self.done_ns or now()) if events else None
+        if events:
+            guard.call("reading the device's times", self._resolve, marks, events)
+        self.timer.release([event for _, event in events])
+        return marks
+
+    def _resolve(self, marks: Marks, events: list[tuple[int, Any]]) -> None:
+        """Replace host times by the device's, if the stream has passed them all."""
+        self.ended()
+        resolved = None if self.done_ns is None else self.timer.resolve(events, self.done_ns)
         if resolved is not None:
             self._adopt(marks, resolved.times_ns)
             marks.clock = self.timer.clock
             marks.clock_error_ns = resolved.error_ns
-        self.timer.release([event for _, event in events])
-        return marks
 
     def _in_stream_order(self) -> list[tuple[int, Any]]:
         """Return every event with the host time before it, in the order they were recorded."""
@@ -315,7 +384,7 @@ class DeviceRecorder(Recorder):
             events.append((asked, event))
             done = count
         events += forwards[done:]
-        if self.last_event is not None and self.last_mark is not None:
+        if self.last_mark is not None:
             events.append((self.last_mark, self.last_event))
         return events
 
@@ -338,7 +407,6 @@ class DeviceRecorder(Recorder):
             marks.last_mark = next(rest)
 
     def fill(self) -> None:
-        self.last_event = self.timer.mark()
         self.__class__ = _FullDeviceRecorder
 
 
@@ -348,20 +416,17 @@ class _FullDeviceRecorder(DeviceRecorder):
     __slots__ = ()
 
     forward_started = _FullRecorder.forward_started
+    forward_ended = _FullRecorder.forward_ended
     forward_failed = _FullRecorder.forward_failed
     forward_seen = _FullRecorder.forward_seen
+    token = _FullRecorder.token
+    select = _FullRecorder.select
     put = _FullRecorder.put
+    length = _FullRecorder.length
 
-    def forward_ended(self) -> None:
-        _FullRecorder.forward_ended(self)  # type: ignore[arg-type]
-        self.timer.remark(self.last_event)
-
-    def token(self) -> None:
-        before = self.more_tokens
-        _FullRecorder.token(self)  # type: ignore[arg-type]
-        if self.more_tokens != before:
+    def mark_last(self) -> None:
+        self.last_mark = now()
+        if self.last_event is None:
+            self.last_event = self.timer.mark()
+        else:
             self.timer.remark(self.last_event)
-
-    def select(self, count: int) -> None:
-        _FullRecorder.select(self, count)  # type: ignore[arg-type]
-        self.timer.remark(self.last_event)

@@ -81,7 +81,7 @@ class RunningRequest:
         """The request has returned: what follows is our own reading of it."""
         if self._end_ns is None:
             self._end_ns = now()
-            self.recorder.ended()
+            guard.call("looking at the device's clock", self.recorder.ended)
 
     def leave(self) -> None:
         """Stop being the request that runs here."""
