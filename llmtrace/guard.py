@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,13 +44,13 @@ class Guard:
         elif count == MAX_FAILURES:
             log.warning("llmtrace failed %d times and has turned itself off.", count)
 
-    def warn_once(self, key: str, message: str) -> None:
+    def warn_once(self, key: str, message: str, error: Exception | None = None) -> None:
         """Log *message* the first time *key* is seen in this process."""
         with self._lock:
             if key in self.warned:
                 return
             self.warned.add(key)
-        log.warning("llmtrace: %s", message)
+        log.warning("llmtrace: %s", message, exc_info=error)
 
     def call(
         self, doing: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
@@ -61,6 +61,14 @@ class Guard:
         except Exception as error:  # noqa: BLE001 - the program goes on without this telemetry
             self.report(error, doing)
             return None
+
+    def call_users(self, doing: str, function: Callable[..., object], *args: Any) -> None:
+        """Call a function of the application's: its errors are logged once, and are not ours."""
+        try:
+            function(*args)
+        except Exception as error:  # noqa: BLE001 - the program goes on
+            name = getattr(function, "__qualname__", repr(function))
+            self.warn_once(f"{doing} {name}", f"{name} failed while {doing}", error)
 
 
 guard = Guard()

@@ -84,7 +84,7 @@ class Pipeline:
         self.telemetry = telemetry
         self.running = 0
         """Requests under way: the background thread makes room for them."""
-        self._subscribers: tuple[Subscriber, ...] = ()
+        self._subscribers: tuple[tuple[Subscriber], ...] = ()
         self._renew()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._renew)
@@ -100,14 +100,21 @@ class Pipeline:
 
     def listening(self) -> bool:
         """Whether anyone would see a record made now."""
-        return not guard.tripped and (bool(self._subscribers) or self.telemetry.active())
+        if guard.tripped:
+            return False
+        if self._subscribers:
+            return True
+        return bool(guard.call("looking where telemetry goes", self.telemetry.active))
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Call *subscriber* with each record from now on; returns what ends it."""
-        self._subscribers = (*self._subscribers, subscriber)
+        entry = (subscriber,)
+        with self._changed:
+            self._subscribers = (*self._subscribers, entry)
 
         def unsubscribe() -> None:
-            self._subscribers = tuple(s for s in self._subscribers if s is not subscriber)
+            with self._changed:
+                self._subscribers = tuple(s for s in self._subscribers if s is not entry)
 
         return unsubscribe
 
@@ -183,6 +190,6 @@ class Pipeline:
             job.info, job.marks, job.start_unix_ns, job.span.trace_id, job.span.span_id
         )
         record = build_record(request)
-        for subscriber in self._subscribers:
-            guard.call("calling a subscriber", subscriber, record)
+        for (subscriber,) in self._subscribers:
+            guard.call_users("taking a record", subscriber, record)
         guard.call("emitting telemetry", self.telemetry.emit, record, job.info, job.span)
