@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -43,11 +44,13 @@ class Router:
     def __init__(self, version: str) -> None:
         self._version = version
         self._arguments: tuple[Any, Any] = (None, None)
-        self._fallback: tuple[Any, Any, Any] | None = None
-        """Providers of our own, once they were needed."""
+        self._own: dict[str, Any] = {}
+        """Providers of our own, by signal, and the file's exporter, once they were needed."""
         self.fallback_folder: str | None = None
         """Folder of the local file; None: nothing but the app's providers is used."""
+        self._lock = threading.Lock()
         self._key: tuple[Any, ...] | None = None
+        """The providers that ``_current`` was made from."""
         self._current = Destination(None, None, None, None)
 
     def use(self, tracer_provider: Any, meter_provider: Any, fallback_folder: str | None) -> None:
@@ -55,27 +58,33 @@ class Router:
         self._arguments = (tracer_provider, meter_provider)
         if fallback_folder != self.fallback_folder:
             self.fallback_folder = fallback_folder
-            self._fallback = None
+            self._own = {}
         self._key = None
 
     def current(self) -> Destination:
         """Return where telemetry goes now."""
         app_tracer, app_meter = _app_tracer_provider(), _app_meter_provider()
-        key = (*self._arguments, app_tracer, app_meter, self.fallback_folder, os.getpid())
-        if self._key is None or any(a is not b for a, b in zip(key[:4], self._key, strict=False)):
-            self._current = self._resolve(app_tracer, app_meter)
-            self._key = key
+        key = (*self._arguments, app_tracer, app_meter)
+        if self._is_stale(key):
+            with self._lock:
+                if self._is_stale(key):
+                    self._current = self._resolve(app_tracer, app_meter)
+                    self._key = key
         return self._current
+
+    def _is_stale(self, key: tuple[Any, ...]) -> bool:
+        known = self._key
+        return known is None or any(a is not b for a, b in zip(key, known, strict=True))
 
     def _resolve(self, app_tracer: Any, app_meter: Any) -> Destination:
         tracing = self._arguments[0] or app_tracer
         metering = self._arguments[1] or app_meter
         file = None
-        if self.fallback_folder is not None and (tracing is None or metering is None):
-            own_tracing, own_metering, own_file = self._own(os.environ)
-            file = own_file if tracing is None else None
-            tracing = tracing or own_tracing
-            metering = metering or own_metering
+        if self.fallback_folder is not None:
+            if tracing is None:
+                tracing, file = self._own_tracing(self.fallback_folder, os.environ)
+            if metering is None:
+                metering = self._own_metering(os.environ)
         return Destination(
             tracing,
             metering,
@@ -84,32 +93,43 @@ class Router:
             file,
         )
 
-    def _own(self, environ: Mapping[str, str]) -> tuple[Any, Any, Any]:
-        if self._fallback is None:
-            self._fallback = self._make_own(environ)
-        return self._fallback
-
-    def _make_own(self, environ: Mapping[str, str]) -> tuple[Any, Any, Any]:
+    def _own_tracing(self, folder: str, environ: Mapping[str, str]) -> tuple[Any, Any]:
+        """Return a provider for the exporters that the environment names, else for the file."""
         from llmtrace.telemetry import exporters
 
-        tracing = metering = file = None
-        try:
-            named = exporters.named_exporters("traces", environ)
-            if named:
-                tracing = exporters.tracer_provider(named, environ)
-            named_metrics = exporters.named_exporters("metrics", environ)
-            if named_metrics:
-                metering = exporters.meter_provider(named_metrics, environ)
-        except ConfigError as error:
-            guard.warn_once("exporters", f"{error}. Traces go to the local file instead.")
-            named = None
-        if tracing is None and named is None:
-            tracing, file = exporters.file_provider(self.fallback_folder or ".", environ)
-        return tracing, metering, file
+        if "traces" not in self._own:
+            provider = file = named = None
+            try:
+                named = exporters.named_exporters("traces", environ)
+                if named:
+                    provider = exporters.tracer_provider(named, environ)
+            except ConfigError as error:
+                named = None
+                guard.warn_once("traces", f"{error}. Traces go to the local file instead.")
+            if named is None:
+                provider, file = exporters.file_provider(folder, environ)
+            self._own.update(traces=provider, file=file)
+        return self._own["traces"], self._own["file"]
+
+    def _own_metering(self, environ: Mapping[str, str]) -> Any:
+        """Return a provider for the exporters that the environment names, else None."""
+        from llmtrace.telemetry import exporters
+
+        if "metrics" not in self._own:
+            provider = None
+            try:
+                named = exporters.named_exporters("metrics", environ)
+                if named:
+                    provider = exporters.meter_provider(named, environ)
+            except ConfigError as error:
+                guard.warn_once("metrics", f"{error}. Metrics go nowhere.")
+            self._own["metrics"] = provider
+        return self._own["metrics"]
 
     def own_providers(self) -> list[Any]:
         """Return the providers that we made and must shut down."""
-        return [p for p in (self._fallback or ())[:2] if p is not None]
+        own = (self._own.get("traces"), self._own.get("metrics"))
+        return [provider for provider in own if provider is not None]
 
 
 def check_environment(environ: Mapping[str, str]) -> None:
@@ -122,7 +142,7 @@ def check_environment(environ: Mapping[str, str]) -> None:
 
     for signal in ("traces", "metrics"):
         for name in exporters.named_exporters(signal, environ) or ():
-            exporters._load(signal, name)  # noqa: SLF001 - same package
+            exporters.load(signal, name)
 
 
 def _app_tracer_provider() -> Any | None:

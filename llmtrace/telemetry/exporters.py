@@ -63,7 +63,7 @@ def _otlp(signal: str, environ: Mapping[str, str]) -> str:
     return name
 
 
-def _load(signal: str, name: str) -> Any:
+def load(signal: str, name: str) -> Any:
     """Return the exporter class of an entry point.
 
     Raises:
@@ -78,12 +78,25 @@ def _load(signal: str, name: str) -> Any:
     return found[0].load()
 
 
+def _make(signal: str, name: str, kind: Any) -> Any:
+    """Return an exporter or reader, which is set up from the environment.
+
+    Raises:
+        ConfigError: It refuses: a malformed endpoint, a port that is taken.
+    """
+    try:
+        return kind()
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"the exporter {name!r} of {signal} does not start ({reason})") from error
+
+
 def resource(environ: Mapping[str, str]) -> Resource:
     """Return this process's resource, named after its script unless the environment names it."""
     made = Resource.create()
-    named = "OTEL_SERVICE_NAME" in environ or "service.name" in environ.get(
-        "OTEL_RESOURCE_ATTRIBUTES", ""
-    )
+    listed = environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(",")
+    keys = {item.partition("=")[0].strip() for item in listed}
+    named = environ.get("OTEL_SERVICE_NAME") or "service.name" in keys
     return made if named else made.merge(Resource({"service.name": default_service()}))
 
 
@@ -91,7 +104,7 @@ def tracer_provider(names: list[str], environ: Mapping[str, str]) -> TracerProvi
     """Return a provider that sends spans to the named exporters."""
     provider = TracerProvider(resource=resource(environ), shutdown_on_exit=False)
     for name in names:
-        exporter = _load("traces", name)()
+        exporter = _make("traces", name, load("traces", name))
         if isinstance(exporter, ConsoleSpanExporter):
             provider.add_span_processor(SimpleSpanProcessor(exporter))
         else:
@@ -105,11 +118,10 @@ def meter_provider(names: list[str], environ: Mapping[str, str]) -> MeterProvide
     """Return a provider that sends metrics to the named exporters or readers."""
     readers: list[MetricReader] = []
     for name in names:
-        kind = _load("metrics", name)
-        if issubclass(kind, MetricReader):
-            readers.append(kind())
+        exporter = _make("metrics", name, load("metrics", name))
+        if isinstance(exporter, MetricReader):
+            readers.append(exporter)
             continue
-        exporter = kind()
         if name != "console":
             from opentelemetry.sdk.metrics.export import MetricExportResult
 

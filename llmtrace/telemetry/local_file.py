@@ -6,7 +6,8 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
@@ -72,6 +73,11 @@ class LocalFileExporter(SpanExporter):
         """Nothing is held open."""
 
 
+def _call(method: Callable[[], None] | None) -> None:
+    if method is not None:
+        method()
+
+
 class BufferedProcessor(SpanProcessor):
     """Collects ended spans until it is told to export them.
 
@@ -81,6 +87,13 @@ class BufferedProcessor(SpanProcessor):
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter
+        self._renew()
+        if hasattr(os, "register_at_fork"):
+            renew = weakref.WeakMethod(self._renew)
+            os.register_at_fork(after_in_child=lambda: _call(renew()))
+
+    def _renew(self) -> None:
+        """Start anew: what a forked child finds here is its parent's to write."""
         self._lock = threading.Lock()
         self._spans: list[ReadableSpan] = []
 
