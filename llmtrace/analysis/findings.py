@@ -54,7 +54,7 @@ def only_cold_requests(records: Sequence[RequestRecord]) -> Finding:
         code="only_cold_requests",
         severity="warning",
         title="Every request was cold, so no latency is summarised",
-        evidence=f"{len(records)} requests" + (f" ({', '.join(reasons)})" if reasons else ""),
+        evidence=f"cold requests: {len(records)}" + (f" ({', '.join(reasons)})" if reasons else ""),
         remedy="Send at least one more request in the same process, or use --include-cold.",
         trace_ids=tuple(dict.fromkeys(r.trace_id for r in records if r.trace_id is not None)),
     )

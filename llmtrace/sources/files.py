@@ -21,6 +21,7 @@ OnBytes = Callable[[int], None]
 _ENDINGS = tuple(name + packed for name in (".jsonl", ".json") for packed in ("", ".gz", ".zst"))
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
+_CHUNK_BYTES = 1 << 17
 
 
 class DamagedInputError(Exception):
@@ -99,11 +100,24 @@ def _zstandard(path: str) -> Any:
 
 
 def _zstd_stream(file: IO[bytes], zstandard: Any) -> Iterator[bytes]:
-    reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
-    try:
-        yield from io.BufferedReader(reader)
-    except zstandard.ZstdError as error:
-        raise OSError(str(error)) from None
+    # Frame by frame, because the package's own reader takes a frame cut off for its end.
+    frame = None
+    line = b""
+    while packed := file.read(_CHUNK_BYTES):
+        while packed:
+            frame = frame or zstandard.ZstdDecompressor().decompressobj()
+            try:
+                line += frame.decompress(packed)
+            except zstandard.ZstdError as error:
+                raise OSError(str(error)) from None
+            packed = frame.unused_data if frame.eof else b""
+            frame = None if frame.eof else frame
+        *lines, line = line.split(b"\n")
+        yield from lines
+    if line:
+        yield line
+    if frame is not None:
+        raise EOFError
 
 
 def _zstd_messages(file: IO[bytes], zstandard: Any) -> Iterator[bytes]:

@@ -191,14 +191,14 @@ class _Reader:
         if incomplete:
             self.problems.add(
                 everywhere,
-                f"{incomplete} requests lack some of their step spans; "
+                f"{incomplete} request(s) lack some of their step spans; "
                 "their arrays are used instead",
             )
         if self._steps:
             spans = sum(steps.count for steps in self._steps.values())
             self.problems.add(
                 everywhere,
-                f"{spans} step spans belong to {len(self._steps)} requests that are not in the "
+                f"{spans} step span(s) belong to {len(self._steps)} request(s) that are not in the "
                 "input: cut off, or in another file",
             )
 
