@@ -178,7 +178,7 @@ def capture() -> Iterator[list[RequestRecord]]:
     try:
         yield records
     finally:
-        pipeline.drain(CAPTURE_WAIT_S)
+        pipeline.drain(CAPTURE_WAIT_S, hurry=False)
         unsubscribe()
 
 

@@ -98,14 +98,21 @@ class Session:
     def at_exit(self) -> None:
         """Export what is left, within the bound, then close the providers that we made."""
         deadline = time.monotonic() + self.config.flush_timeout_s
-        self.pipeline.flush(self.config.flush_timeout_s)
-        providers = self.router.own_providers()
-        closer = threading.Thread(
-            target=lambda: [guard.call("closing a provider", p.shutdown) for p in providers],
-            daemon=True,
-        )
+        flushed = self.pipeline.flush(self.config.flush_timeout_s)
+
+        def close() -> None:
+            for provider in self.router.own_providers():
+                guard.call("closing a provider", provider.shutdown)
+
+        closer = threading.Thread(target=close, daemon=True)
         closer.start()
         closer.join(max(0.1, deadline - time.monotonic()))
+        if not flushed or closer.is_alive():
+            guard.warn_once(
+                "exit",
+                f"not everything could be exported within {self.config.flush_timeout_s:g} s at "
+                "exit. Check that the collector is reachable, or raise LLMTRACE_FLUSH_TIMEOUT_S.",
+            )
 
 
 def _environment_config(environ: Mapping[str, str]) -> Config:

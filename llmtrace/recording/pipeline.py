@@ -94,7 +94,7 @@ class Pipeline:
         self._jobs: deque[_Job] = deque()
         self._changed = threading.Condition()
         self._busy = False
-        self._hurry = False
+        self._hurrying = 0
         self._thread: threading.Thread | None = None
         self.running = 0
 
@@ -137,13 +137,21 @@ class Pipeline:
                 self._thread.start()
             self._changed.notify_all()
 
-    def drain(self, timeout_s: float) -> bool:
-        """Wait until every finished request has been dealt with; False if time ran out."""
+    def drain(self, timeout_s: float, *, hurry: bool = True) -> bool:
+        """Wait until every finished request has been dealt with.
+
+        Args:
+            timeout_s: Longest wait, seconds.
+            hurry: Give up waiting for streamers' consumers.
+
+        Returns:
+            False if time ran out.
+        """
         if threading.current_thread() is self._thread:
             return True
         deadline = time.monotonic() + timeout_s
         with self._changed:
-            self._hurry = True
+            self._hurrying += hurry
             self._changed.notify_all()
             try:
                 while self._jobs or self._busy:
@@ -152,7 +160,7 @@ class Pipeline:
                         return False
                     self._changed.wait(left)
             finally:
-                self._hurry = False
+                self._hurrying -= hurry
         return True
 
     def flush(self, timeout_s: float) -> bool:
@@ -178,7 +186,7 @@ class Pipeline:
                 for index, job in enumerate(self._jobs):
                     left = job.due - time.monotonic()
                     stream = job.info.stream
-                    if self._hurry or left <= 0 or stream is None or stream.settled:
+                    if self._hurrying or left <= 0 or stream is None or stream.settled:
                         del self._jobs[index]
                         self._busy = True
                         return job

