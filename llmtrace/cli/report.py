@@ -13,7 +13,7 @@ from llmtrace.errors import LlmtraceError, MissingExtraError, SourceError
 
 if TYPE_CHECKING:
     from llmtrace.analysis.report import Report
-    from llmtrace.sources.recording import Problems
+    from llmtrace.sources.recording import Problems, Recording
 
 SHOWN_PROBLEMS = 5
 
@@ -67,10 +67,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Print or write the report; return the exit code."""
     try:
         with _extra():
-            report, problems = _read(arguments.files, include_cold=arguments.include_cold)
+            from llmtrace.analysis.report import build_report
+
+            recording = _read(arguments.files)
+            report = build_report(recording.records, include_cold=arguments.include_cold)
             written = _render(report, arguments.format, arguments.output)
-        _complain(problems)
-        _write(written + "\n", arguments.output, arguments.files)
+        _complain(recording.problems)
+        _write(written + "\n", arguments.output, recording.files)
     except MissingExtraError as error:
         print(error, file=sys.stderr)
         return 2
@@ -86,20 +89,19 @@ def _extra() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name not in {"numpy", "orjson", "rich"}:
+        package = (error.name or "").partition(".")[0]
+        if package not in {"numpy", "orjson", "rich"}:
             raise
         raise MissingExtraError(
-            f"llmtrace report needs {error.name}: pip install 'llmtrace[report]'"
+            f"llmtrace report needs {package}: pip install 'llmtrace[report]'"
         ) from None
 
 
-def _read(files: Sequence[str], *, include_cold: bool) -> tuple[Report, Problems]:
-    from llmtrace.analysis.report import build_report
+def _read(files: Sequence[str]) -> Recording:
     from llmtrace.sources.otlp_json import read
 
     with _progress(files) as on_bytes:
-        recording = read(files, on_bytes)
-    return build_report(recording.records, include_cold=include_cold), recording.problems
+        return read(files, on_bytes)
 
 
 def _render(report: Report, form: str, output: str | None) -> str:

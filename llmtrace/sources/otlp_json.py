@@ -184,7 +184,8 @@ class _Reader:
             raise SourceError(self._nothing())
         self._note_gaps(incomplete)
         records.sort(key=lambda record: record.start_unix_ns)
-        return Recording(records, self.problems, tuple(self._resources.values()))
+        resources = tuple(self._resources.values())
+        return Recording(records, self.problems, tuple(self._files), resources)
 
     def _note_gaps(self, incomplete: int) -> None:
         everywhere = ", ".join(self._files[:3]) + (", ..." if len(self._files) > 3 else "")  # noqa: PLR2004

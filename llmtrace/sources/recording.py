@@ -35,6 +35,8 @@ class Recording:
     records: list[RequestRecord]
     """In the order in which the requests began."""
     problems: Problems
+    files: tuple[str, ...] = ()
+    """Every file read, those found in folders included; ``-`` is standard input."""
     resources: tuple[dict[str, Any], ...] = ()
     """Attributes of the distinct resources (processes) whose requests these are."""
 
