@@ -70,7 +70,12 @@ def timed_loop(steps: int, elapsed: list[int]):  # noqa: ANN201
     """Return a decoding method of *steps* steps that notes how long it took."""
 
     def loop(  # noqa: ANN202
-        model, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs  # noqa: ANN001, ANN003, ARG001
+        model,
+        input_ids,
+        logits_processor,
+        stopping_criteria,
+        generation_config,
+        **kwargs,  # noqa: ANN001, ANN003, ARG001
     ):
         logits = model.answer.logits[:, -1]
         begun = time.perf_counter_ns()

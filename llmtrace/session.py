@@ -85,7 +85,7 @@ class Session:
         """Put every attribute back; what has finished is still exported."""
         with self._lock:
             self.arming.disarm()
-            self.pipeline.drain(self.config.flush_timeout_s)
+            self._flush_and_close()
             self.router.use(None, None, None)
 
     def flush(self, timeout_s: float) -> bool:
@@ -96,23 +96,27 @@ class Session:
         self.config = self.emitter.config = self.pipeline.config = config
 
     def at_exit(self) -> None:
-        """Export what is left, within the bound, then close the providers that we made."""
-        deadline = time.monotonic() + self.config.flush_timeout_s
-        flushed = self.pipeline.flush(self.config.flush_timeout_s)
-
-        def close() -> None:
-            for provider in self.router.own_providers():
-                guard.call("closing a provider", provider.shutdown)
-
-        closer = threading.Thread(target=close, daemon=True)
-        closer.start()
-        closer.join(max(0.1, deadline - time.monotonic()))
-        if not flushed or closer.is_alive():
+        """Export what is left, within the bound."""
+        if not self._flush_and_close():
             guard.warn_once(
                 "exit",
                 f"not everything could be exported within {self.config.flush_timeout_s:g} s at "
                 "exit. Check that the collector is reachable, or raise LLMTRACE_FLUSH_TIMEOUT_S.",
             )
+
+    def _flush_and_close(self) -> bool:
+        """Export what is left, close the providers that we made; False if time ran out."""
+        deadline = time.monotonic() + self.config.flush_timeout_s
+        flushed = self.pipeline.flush(self.config.flush_timeout_s)
+        providers = self.router.own_providers()
+
+        def close() -> None:
+            for provider in providers:
+                guard.call("closing a provider", provider.shutdown)
+
+        left = max(0.1, deadline - time.monotonic())
+        closed = not providers or self.emitter.errands.run(close, left)
+        return flushed and closed
 
 
 def _environment_config(environ: Mapping[str, str]) -> Config:

@@ -26,7 +26,9 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--dir", help="folder of the local trace file")
     parser.add_argument("--service", help="service name; also part of the file's name")
-    parser.add_argument("--steps", choices=("spans", "none"), help="a span per step, or arrays only")
+    parser.add_argument(
+        "--steps", choices=("spans", "none"), help="a span per step, or arrays only"
+    )
     parser.add_argument("--no-summary", action="store_true", help="print nothing at the end")
     parser.add_argument("-m", dest="module", action="store_true", help="run a module")
     parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)

@@ -24,10 +24,10 @@ def summary_text(records: Sequence[RequestRecord], path: str | None, stream: Tex
         stream: Where the text will be printed.
     """
     width, color = fit(stream)
-    said = text.render(build_report(records), width=width, color=color)
+    said = text.render(build_report(records), width=width, color=color, brief=True)
     if path is None:
         return said
-    return f"{said}\n\nTrace file: {path}\nAgain, later: llmtrace report {path}"
+    return f"{said}\n\nTrace file: {path}\nThe whole report: llmtrace report {path}"
 
 
 def fit(stream: TextIO) -> tuple[int, bool]:

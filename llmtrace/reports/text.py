@@ -19,13 +19,14 @@ MIN_WIDTH = 76
 _STYLES = {"error": "bold red", "warning": "bold yellow", "info": "bold blue"}
 
 
-def render(report: Report, *, width: int = 100, color: bool = False) -> str:
+def render(report: Report, *, width: int = 100, color: bool = False, brief: bool = False) -> str:
     """Return *report* as text, without a line's end after it.
 
     Args:
         report: What to say.
         width: Columns of the terminal; below 76 it is taken as 76.
         color: Whether to use terminal colours; it reads as well without.
+        brief: Leave out all tables but the first.
     """
     written = io.StringIO()
     console = Console(
@@ -40,21 +41,25 @@ def render(report: Report, *, width: int = 100, color: bool = False) -> str:
         emoji=False,
         legacy_windows=False,
     )
-    for section in _sections(report, tables.columns_for(console.width)):
+    for section in _sections(report, tables.columns_for(console.width), brief=brief):
         console.print(section)
     return "\n".join(line.rstrip() for line in written.getvalue().rstrip().splitlines())
 
 
-def _sections(report: Report, columns: Sequence[str]) -> list[RenderableType]:
+def _sections(report: Report, columns: Sequence[str], *, brief: bool) -> list[RenderableType]:
     numbers = report.cold or report
     sections: list[RenderableType] = [_header(report)]
     if numbers.counted:
-        found = [
-            tables.headline(numbers, columns),
-            tables.ttft_by_prompt(numbers, columns),
-            tables.itl_by_position(numbers, columns),
-            tables.phase_shares(numbers),
-        ]
+        sections += [Text(), tables.headline(numbers, columns)]
+        found = (
+            []
+            if brief
+            else [
+                tables.ttft_by_prompt(numbers, columns),
+                tables.itl_by_position(numbers, columns),
+                tables.phase_shares(numbers),
+            ]
+        )
         for section in found:
             if section is not None:
                 sections += [Text(), section]

@@ -95,7 +95,7 @@ def _zstandard(path: str) -> Any:
         return importlib.import_module("zstandard")
     except ModuleNotFoundError:
         raise MissingExtraError(
-            f"{path}: reading zstd needs the package zstandard: pip install zstandard"
+            f"{path}: reading zstd needs zstandard: pip install 'llmtrace[report]'"
         ) from None
 
 

@@ -157,6 +157,16 @@ def step_attributes(step: StepRecord) -> Attributes:
     )
 
 
+def first_token_attributes(step: StepRecord) -> Attributes:
+    """Return the attributes of the first token's span; durations are the prefill's."""
+    return _present(
+        {
+            names.STEP_INDEX: step.index,
+            names.STEP_TOKENS: step.tokens if step.tokens != 1 else None,
+        }
+    )
+
+
 def content_attributes(info: RequestInfo) -> Attributes:
     """Return prompt and output text, if they were asked for."""
     return _present(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +16,7 @@ from llmtrace.recording.pipeline import OpenSpan
 from llmtrace.recording.request import RequestInfo
 from llmtrace.records import RequestRecord
 from llmtrace.telemetry.destination import Destination, Router
+from llmtrace.telemetry.errands import Errands
 from llmtrace.telemetry.metrics import labels_of
 from llmtrace.telemetry.spans import BREATHER_SPANS, LiveSpan, breathe, write_group, write_spans
 
@@ -51,6 +51,7 @@ class Emitter:
     def __init__(self, router: Router, config: Config) -> None:
         self.router = router
         self.config = config
+        self.errands = Errands()
         self.busy: Callable[[], bool] = lambda: False
         """Whether requests are under way, to which Python is left now and then."""
         self._dirty: dict[int, Any] = {}
@@ -81,6 +82,7 @@ class Emitter:
         if not isinstance(span, _Opened):
             return
         where = span.where
+        self.errands.start()
         if where.tracer is not None:
             self._dirty[id(where.tracer_provider)] = where.tracer_provider
             guard.call(
@@ -111,17 +113,17 @@ class Emitter:
         """Export what was emitted, until *deadline*; an unreachable collector is given up."""
         providers = list(self._dirty.values())
         self._dirty.clear()
-        where = self.router.current()
-        if where.meter_provider is not None:
-            providers.append(where.meter_provider)
+        metering = self.router.latest().meter_provider
+        if metering is not None:
+            providers.append(metering)
+        if not providers:
+            return
 
         def flush_all() -> None:
             for provider in providers:
                 self._flush(provider)
 
-        worker = threading.Thread(target=flush_all, name="llmtrace-flush", daemon=True)
-        worker.start()
-        worker.join(max(0.0, deadline - time.monotonic()))
+        self.errands.run(flush_all, max(0.0, deadline - time.monotonic()))
 
     def _rest(self, provider: Any) -> Callable[[int], None]:
         def rest(count: int) -> None:

@@ -67,7 +67,7 @@ def load(signal: str, name: str) -> Any:
     """Return the exporter class of an entry point.
 
     Raises:
-        ConfigError: No installed package has it.
+        ConfigError: No installed package has it, or it cannot be imported.
     """
     found = list(entry_points(group=f"opentelemetry_{signal}_exporter", name=name))
     if not found:
@@ -75,19 +75,19 @@ def load(signal: str, name: str) -> Any:
         raise ConfigError(
             f"OTEL_{signal.upper()}_EXPORTER names {name!r}, which no installed package has{hint}"
         )
-    return found[0].load()
+    return _started(signal, name, found[0].load)
 
 
-def _make(signal: str, name: str, kind: Any) -> Any:
-    """Return an exporter or reader, which is set up from the environment.
+def _started(signal: str, name: str, start: Callable[[], Any]) -> Any:
+    """Return what *start* returns: an exporter, set up from the environment, or its class.
 
     Raises:
-        ConfigError: It refuses: a malformed endpoint, a port that is taken.
+        ConfigError: It refuses: a package is missing, an endpoint malformed, a port taken.
     """
     try:
-        return kind()
+        return start()
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise ConfigError(f"the exporter {name!r} of {signal} does not start ({reason})") from error
 
 
@@ -104,7 +104,7 @@ def tracer_provider(names: list[str], environ: Mapping[str, str]) -> TracerProvi
     """Return a provider that sends spans to the named exporters."""
     provider = TracerProvider(resource=resource(environ), shutdown_on_exit=False)
     for name in names:
-        exporter = _make("traces", name, load("traces", name))
+        exporter = _started("traces", name, load("traces", name))
         if isinstance(exporter, ConsoleSpanExporter):
             provider.add_span_processor(SimpleSpanProcessor(exporter))
         else:
@@ -118,7 +118,7 @@ def meter_provider(names: list[str], environ: Mapping[str, str]) -> MeterProvide
     """Return a provider that sends metrics to the named exporters or readers."""
     readers: list[MetricReader] = []
     for name in names:
-        exporter = _make("metrics", name, load("metrics", name))
+        exporter = _started("metrics", name, load("metrics", name))
         if isinstance(exporter, MetricReader):
             readers.append(exporter)
             continue

@@ -16,6 +16,7 @@ from llmtrace.recording.request import RequestInfo
 from llmtrace.records import RequestRecord
 from llmtrace.telemetry.attributes import (
     content_attributes,
+    first_token_attributes,
     request_attributes,
     start_attributes,
     step_attributes,
@@ -122,7 +123,7 @@ def _write_steps(tracer: Tracer, live: LiveSpan, record: RequestRecord, rest: Re
         else:
             if step.forward_start_s is not None and step.forward_end_s is not None:
                 write(names.SPAN_PREFILL, step.forward_start_s, step.forward_end_s, attributes)
-            write(names.SPAN_FIRST_TOKEN, step.start_s, step.end_s, {names.STEP_INDEX: 0})
+            write(names.SPAN_FIRST_TOKEN, step.start_s, step.end_s, first_token_attributes(step))
         rest(count)
 
 
