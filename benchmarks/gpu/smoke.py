@@ -49,7 +49,7 @@ COUNTED = (
 class NullExporter(SpanExporter):
     """Takes every span and does nothing with it."""
 
-    def export(self, spans):  # noqa: ANN001, ANN201, ARG002, D102
+    def export(self, spans):
         return SpanExportResult.SUCCESS
 
 
@@ -59,10 +59,10 @@ class Stopwatch(BaseStreamer):
     def __init__(self) -> None:
         self.puts: list[float] = []
 
-    def put(self, value) -> None:  # noqa: ANN001, ARG002, D102
+    def put(self, value) -> None:
         self.puts.append(time.perf_counter())
 
-    def end(self) -> None:  # noqa: D102
+    def end(self) -> None:
         pass
 
 

@@ -27,7 +27,7 @@ def parser() -> argparse.ArgumentParser:
         "3 undecided.",
     )
     top.add_argument("--version", action="version", version=f"llmtrace {__version__}")
-    commands = top.add_subparsers(metavar="COMMAND", required=True)
+    commands = top.add_subparsers(metavar="COMMAND", dest="command", required=True)
     for command in COMMANDS:
         command.add_parser(commands)
     return top
@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return int(arguments.run(arguments))
     except LlmtraceError as error:
-        print(f"llmtrace: {error}", file=sys.stderr)
+        print(f"llmtrace {arguments.command}: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:
         # Whoever read our output has gone; Python must not complain of it at exit.

@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from llmtrace import api, demo
-from llmtrace.errors import MissingExtraError
+from llmtrace.cli.extras import require
 
 
 def add_parser(commands: Any) -> None:
@@ -25,6 +25,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--max-new-tokens", type=_positive, default=96, metavar="N")
     parser.add_argument("--question", action="append", help="ask this instead; may be repeated")
     parser.add_argument("--dir", help="folder of the trace file")
+    parser.add_argument("--json", action="store_true", help="print the report, and only that")
     parser.set_defaults(run=run)
 
 
@@ -37,33 +38,40 @@ def _positive(text: str) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the demonstration."""
-    summary_text = _summary_renderer()
+    require("numpy", "rich")
+    from llmtrace.reports.summary import json_text, summary_text
+
     # The model lies on this machine: nothing is to be looked up.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("OTEL_SERVICE_NAME", "demo")
     handle = api.instrument(dir=arguments.dir)
-    print(f"Loading {demo.MODEL_NAME} ...", end=" ", flush=True)
-    begun = time.perf_counter()
-    with contextlib.redirect_stderr(io.StringIO()):
-        model, tokenizer = demo.load()
-    took = time.perf_counter() - begun
-    print(f"{type(model).__name__} on {model.device}, {took:.0f} s")
-    with api.capture() as records:
-        with contextlib.redirect_stdout(io.StringIO()):  # the cold request
-            demo.answer(model, tokenizer, "Hello!", 4)
-        for question in arguments.question or demo.QUESTIONS:
-            print(f"\n> {question}")
-            demo.answer(model, tokenizer, question, arguments.max_new_tokens)
+    talk = sys.stderr if arguments.json else sys.stdout
+    with contextlib.redirect_stdout(talk):
+        model, tokenizer = _load()
+        with api.capture() as records:
+            with contextlib.redirect_stdout(io.StringIO()):  # the cold request
+                demo.answer(model, tokenizer, "Hello!", 4)
+            for question in arguments.question or demo.QUESTIONS:
+                print(f"\n> {question}")
+                demo.answer(model, tokenizer, question, arguments.max_new_tokens)
     handle.flush()
-    print()
-    print(summary_text(records, handle.path, sys.stdout))
+    if arguments.json:
+        print(json_text(records))
+    else:
+        print("\n" + summary_text(records, handle.path, sys.stdout))
     return 0
 
 
-def _summary_renderer() -> Any:
-    try:
-        from llmtrace.reports.summary import summary_text
-    except ImportError as error:
-        raise MissingExtraError(
-            f"the summary needs {error.name}: pip install 'llmtrace[report]'"
-        ) from None
-    return summary_text
+def _load() -> tuple[Any, Any]:
+    """Load the model, saying so."""
+    from rich.console import Console
+
+    begun = time.perf_counter()
+    with (
+        Console(stderr=True).status(f"Loading {demo.MODEL_NAME} ..."),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
+        model, tokenizer = demo.load()
+    took = time.perf_counter() - begun
+    print(f"{demo.MODEL_NAME}: {type(model).__name__} on {model.device}, loaded in {took:.0f} s")
+    return model, tokenizer

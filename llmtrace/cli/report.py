@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmtrace.errors import LlmtraceError, MissingExtraError, SourceError
+from llmtrace.cli.extras import require
+from llmtrace.errors import SourceError
 
 if TYPE_CHECKING:
     from llmtrace.analysis.report import Report
@@ -65,36 +66,15 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print or write the report; return the exit code."""
-    try:
-        with _extra():
-            from llmtrace.analysis.report import build_report
+    require("numpy", "orjson", *(["rich"] if arguments.format == "text" else []))
+    from llmtrace.analysis.report import build_report
 
-            recording = _read(arguments.files)
-            report = build_report(recording.records, include_cold=arguments.include_cold)
-            written = _render(report, arguments.format, arguments.output)
-        _complain(recording.problems)
-        _write(written + "\n", arguments.output, recording.files)
-    except MissingExtraError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except LlmtraceError as error:
-        print(f"llmtrace report: {error}", file=sys.stderr)
-        return 2
+    recording = _read(arguments.files)
+    report = build_report(recording.records, include_cold=arguments.include_cold)
+    written = _render(report, arguments.format, arguments.output)
+    _complain(recording.problems)
+    _write(written + "\n", arguments.output, recording.files)
     return int(any(finding.severity == "error" for finding in report.findings))
-
-
-@contextmanager
-def _extra() -> Iterator[None]:
-    """Say which package of the extra is missing, if one is."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in {"numpy", "orjson", "rich"}:
-            raise
-        raise MissingExtraError(
-            f"llmtrace report needs {package}: pip install 'llmtrace[report]'"
-        ) from None
 
 
 def _read(files: Sequence[str]) -> Recording:

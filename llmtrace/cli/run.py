@@ -39,9 +39,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Become the program, with tracing turned on as Python starts."""
     program: list[str] = arguments.program
     if not program:
-        raise ConfigError("run: no program given, such as: llmtrace run app.py")
+        raise ConfigError("no program given; for example: llmtrace run app.py")
     if not arguments.module and not Path(program[0]).exists():
-        raise ConfigError(f"run: {program[0]}: no such file")
+        raise ConfigError(f"{program[0]}: no such file")
     environ = environment(arguments)
     config.load(environ=environ)
     check_environment(environ)
@@ -60,11 +60,9 @@ def environment(arguments: argparse.Namespace) -> dict[str, str]:
     environ.pop(SUMMARY_PROCESS, None)
     if not arguments.no_summary:
         environ[SUMMARY_PROCESS] = str(os.getpid())
-    for variable, value in (
-        ("LLMTRACE_DIR", arguments.dir),
-        ("OTEL_SERVICE_NAME", arguments.service),
-        ("LLMTRACE_STEPS", arguments.steps),
-    ):
-        if value is not None:
-            environ[variable] = value
-    return environ
+    given = {
+        "LLMTRACE_DIR": arguments.dir,
+        "OTEL_SERVICE_NAME": arguments.service,
+        "LLMTRACE_STEPS": arguments.steps,
+    }
+    return environ | {variable: value for variable, value in given.items() if value is not None}

@@ -9,7 +9,7 @@ from typing import TextIO
 
 from llmtrace.analysis.report import build_report
 from llmtrace.records import RequestRecord
-from llmtrace.reports import text
+from llmtrace.reports import json_report, text
 
 MAX_WIDTH = 100
 """Wider lines are harder to read."""
@@ -28,6 +28,11 @@ def summary_text(records: Sequence[RequestRecord], path: str | None, stream: Tex
     if path is None:
         return said
     return f"{said}\n\nTrace file: {path}\nThe whole report: llmtrace report {path}"
+
+
+def json_text(records: Sequence[RequestRecord]) -> str:
+    """Return the JSON report of *records*."""
+    return json_report.render(build_report(records))
 
 
 def fit(stream: TextIO) -> tuple[int, bool]:

@@ -11,7 +11,7 @@ import wrapt
 from llmtrace.seams.wrapping import MethodWrapper, Wrapper
 
 _ABSENT = object()
-_Proxy: type = getattr(wrapt, "BaseObjectProxy", wrapt.ObjectProxy)
+_Proxy: Any = getattr(wrapt, "BaseObjectProxy", wrapt.ObjectProxy)
 
 
 @dataclass(slots=True)

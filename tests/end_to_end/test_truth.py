@@ -21,7 +21,9 @@ class Stopwatch(BaseStreamer):
 
     def __init__(self, model):
         self.puts, self.forwards = [], []
-        self.hook = model.register_forward_hook(lambda *_: self.forwards.append(time.perf_counter()))
+        self.hook = model.register_forward_hook(
+            lambda *_: self.forwards.append(time.perf_counter())
+        )
 
     def put(self, value):
         self.puts.append(time.perf_counter())

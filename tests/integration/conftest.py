@@ -76,7 +76,9 @@ class Telemetry:
 
     def children(self, span, name=None):
         """Return the spans directly under *span*, by start."""
-        found = [s for s in self.spans(name) if s.parent and s.parent.span_id == span.context.span_id]
+        found = [
+            s for s in self.spans(name) if s.parent and s.parent.span_id == span.context.span_id
+        ]
         return sorted(found, key=lambda s: s.start_time)
 
     def metrics(self):

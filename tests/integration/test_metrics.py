@@ -5,7 +5,24 @@ import torch
 
 from tests.integration.test_spans import EOS, forced
 
-SERVER_TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+SERVER_TTFT = (
+    0.001,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1.0,
+    2.5,
+    5.0,
+    7.5,
+    10.0,
+)
 SERVER_TPOT = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 DURATION = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 LABELS = {
@@ -66,7 +83,10 @@ def test_values_are_those_of_the_span(tiny, prompt, telemetry):
     (gaps,) = points(metrics, "llmtrace.inter_token_latency")
     assert gaps.count == 5
     assert gaps.sum == pytest.approx(sum(request.attributes["llmtrace.itl"]))
-    usage = {p.attributes["gen_ai.token.type"]: p.sum for p in points(metrics, "gen_ai.client.token.usage")}
+    usage = {
+        p.attributes["gen_ai.token.type"]: p.sum
+        for p in points(metrics, "gen_ai.client.token.usage")
+    }
     assert usage == {"input": 5, "output": 6}
     assert [p.value for p in points(metrics, "llmtrace.requests.active")] == [0]
 

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from itertools import pairwise
 
 import pytest
 import torch
@@ -29,9 +30,8 @@ def test_an_own_loop_with_one_added_line(tiny, prompt, telemetry):
     """A custom greedy loop is one request of 1 prefill and N-1 decode steps."""
     greedy_loop(tiny, prompt, 3)
     begun = time.perf_counter()
-    with llmtrace.capture() as records:
-        with llmtrace.request():
-            tokens, times = greedy_loop(tiny, prompt, 6)
+    with llmtrace.capture() as records, llmtrace.request():
+        tokens, times = greedy_loop(tiny, prompt, 6)
     (record,) = records
     assert tokens == tiny.generate(prompt, max_new_tokens=6, do_sample=False)[0, 5:].tolist()
     assert [s.phase for s in record.steps] == ["prefill"] + ["decode"] * 5
@@ -40,7 +40,7 @@ def test_an_own_loop_with_one_added_line(tiny, prompt, telemetry):
     assert record.strategy == "custom"
     assert record.model == "llama"
     assert record.ttft_s == pytest.approx(times[0] - begun, abs=2e-3)
-    for gap, (a, b) in zip(record.itl_s, zip(times, times[1:], strict=False), strict=True):
+    for gap, (a, b) in zip(record.itl_s, pairwise(times), strict=True):
         assert gap == pytest.approx(b - a, abs=2e-3)
     assert [f.code for f in record.findings] == ["tokens_from_forwards"]
     request = next(s for s in telemetry.requests() if s.attributes["llmtrace.strategy"] == "custom")
@@ -132,8 +132,7 @@ def test_a_block_in_a_closed_generator(tiny, prompt, telemetry):
 
     def stream():
         with llmtrace.request():
-            for token in greedy_loop(tiny, prompt, 3)[0]:
-                yield token
+            yield from greedy_loop(tiny, prompt, 3)[0]
 
     with llmtrace.capture() as records:
         made = stream()

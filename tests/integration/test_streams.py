@@ -5,7 +5,12 @@ import threading
 import time
 
 import pytest
-from transformers import AsyncTextIteratorStreamer, GenerationConfig, TextIteratorStreamer, TextStreamer
+from transformers import (
+    AsyncTextIteratorStreamer,
+    GenerationConfig,
+    TextIteratorStreamer,
+    TextStreamer,
+)
 from transformers.generation.streamers import BaseStreamer
 
 import llmtrace
@@ -65,7 +70,9 @@ def test_put_times_match_the_streamers_own_clock(tiny, prompt, telemetry, kind):
     for step, (at, _) in zip(record.steps, tokens, strict=True):
         assert step.put_s == pytest.approx(at - begun, abs=2e-3)
         assert step.put_s <= at - begun
-    assert record.ttft_s <= record.first_delivery_s == pytest.approx(record.steps[0].put_s, abs=1e-3)
+    assert (
+        record.ttft_s <= record.first_delivery_s == pytest.approx(record.steps[0].put_s, abs=1e-3)
+    )
     assert record.first_visible_text_s is None
     assert record.parameters.stream
 

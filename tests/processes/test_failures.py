@@ -134,9 +134,7 @@ class Collector(BaseHTTPRequestHandler):
 
             body = gzip.decompress(body)
         kind = (
-            ExportTraceServiceRequest
-            if self.path == "/v1/traces"
-            else ExportMetricsServiceRequest
+            ExportTraceServiceRequest if self.path == "/v1/traces" else ExportMetricsServiceRequest
         )
         self.server.got.append(kind.FromString(body))
         self.send_response(200)
@@ -196,7 +194,7 @@ def test_otlp_over_grpc(program, start, expected):
     got = []
 
     class Receiver(service.TraceServiceServicer):
-        def Export(self, request, context):
+        def Export(self, request, context):  # noqa: N802 - gRPC's name
             got.append(request)
             return ExportTraceServiceResponse()
 

@@ -60,7 +60,7 @@ def test_a_mere_import_uses_the_apps_providers(program, start):
 
 def test_a_mere_import_after_transformers(program, start):
     """The order of the imports does not matter."""
-    text = "import llmtrace\nwith llmtrace.capture() as records:\n    generate(4)\nprint(len(records))\n"
+    text = "import llmtrace\nwith llmtrace.capture() as got:\n    generate(4)\nprint(len(got))\n"
     assert start(program(text, head="")).stdout.strip() == "1"
 
 
@@ -128,7 +128,7 @@ def test_run_without_a_program(start):
         done = start("-m", "llmtrace", *arguments)
         assert done.returncode == 2
         assert len(done.stderr.splitlines()) == 1
-        assert done.stderr.startswith("llmtrace: run:")
+        assert done.stderr.startswith("llmtrace run: ")
 
 
 def test_run_does_not_hide_the_machines_sitecustomize(program, start, tmp_path):
@@ -189,7 +189,14 @@ def test_children_write_files_of_their_own(program, start, tmp_path):
 def test_sigterm_keeps_what_has_finished(program, tmp_path):
     """A process ended by a signal has written every request that had returned."""
     app = program(
-        "import time\nllmtrace.instrument()\ngenerate(3)\ntime.sleep(1)\nprint('up', flush=True)\ntime.sleep(60)\n"
+        """
+        import time
+        llmtrace.instrument()
+        generate(3)
+        time.sleep(1)
+        print('up', flush=True)
+        time.sleep(60)
+        """
     )
     process = subprocess.Popen([sys.executable, app], cwd=tmp_path, stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"up\n"

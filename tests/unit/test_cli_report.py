@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -11,15 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from llmtrace.cli import report
+from llmtrace.cli import main
 
 
 def run(*argv):
     """Run the command with *argv*; return its exit code."""
-    parser = argparse.ArgumentParser(prog="llmtrace")
-    report.add_parser(parser.add_subparsers())
-    arguments = parser.parse_args(["report", *map(str, argv)])
-    return arguments.run(arguments)
+    return main(["report", *map(str, argv)])
 
 
 def attribute(key, **value):
@@ -188,12 +184,8 @@ def test_a_missing_package_is_one_line_with_the_remedy(file, missing, option):
     """In a process of its own, where the package cannot be imported."""
     code = (
         f"import sys; sys.modules[{missing!r}] = None\n"
-        "import argparse\n"
-        "from llmtrace.cli import report\n"
-        "parser = argparse.ArgumentParser()\n"
-        "report.add_parser(parser.add_subparsers())\n"
-        "arguments = parser.parse_args(sys.argv[1:])\n"
-        "sys.exit(arguments.run(arguments))\n"
+        "from llmtrace.cli import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, "report", str(file), option],
@@ -202,7 +194,7 @@ def test_a_missing_package_is_one_line_with_the_remedy(file, missing, option):
         check=False,
     )
     assert done.returncode == 2
-    wanted = f"llmtrace report needs {missing}: pip install 'llmtrace[report]'\n"
+    wanted = f"llmtrace report: needs {missing}: pip install 'llmtrace[report]'\n"
     assert (done.stdout, done.stderr) == ("", wanted)
 
 

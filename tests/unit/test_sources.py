@@ -448,7 +448,7 @@ def test_zstd_needs_a_package(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "zstandard", None)
     path = tmp_path / "t.jsonl.zst"
     path.write_bytes(ZSTD_MAGIC + b"...")
-    with pytest.raises(MissingExtraError, match="pip install zstandard"):
+    with pytest.raises(MissingExtraError, match="needs zstandard: pip install"):
         read([str(path)])
 
 
