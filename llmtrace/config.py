@@ -37,6 +37,8 @@ class Setting:
     variable: str
     parse: Callable[[str], Any]
     meaning: str
+    shared: bool = False
+    """The variable is other packages' too: a value that we do not know is no error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +58,6 @@ def _choice(*allowed: str) -> Callable[[str], str]:
         return value
 
     return parse
-
-
-def _content(text: str) -> str:
-    """Return the mode; the variable is every GenAI package's, so no value of it is an error."""
-    value = text.strip().lower()
-    if value in get_args(Content):
-        return value
-    guard.warn_once(
-        "content",
-        f"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT={text!r} is none of "
-        f"{', '.join(get_args(Content))}: no content is captured.",
-    )
-    return "no_content"
 
 
 def _positive(kind: type[int | float]) -> Callable[[str], int | float]:
@@ -116,9 +105,10 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "content",
         "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT",
-        _content,
+        _choice(*get_args(Content)),
         "whether prompt and output text go onto the request span (span_only, span_and_event); "
         "events are not emitted",
+        shared=True,
     ),
     Setting(
         "flush_timeout_s",
@@ -156,9 +146,16 @@ def _resolve_one(
             setting, _parse(setting, str(given), f"{setting.field}={given!r}"), "argument"
         )
     text = environ.get(setting.variable)
-    if text:
-        return Resolved(setting, _parse(setting, text, f"{setting.variable}={text!r}"), "variable")
-    return Resolved(setting, default, "default")
+    if not text:
+        return Resolved(setting, default, "default")
+    try:
+        value = _parse(setting, text, f"{setting.variable}={text!r}")
+    except ConfigError as error:
+        if not setting.shared:
+            raise
+        guard.warn_once(setting.variable, f"{error}; {default} is used.")
+        return Resolved(setting, default, "default")
+    return Resolved(setting, value, "variable")
 
 
 def _parse(setting: Setting, text: str, shown: str) -> Any:

@@ -69,7 +69,6 @@ def test_an_empty_variable_is_no_value():
         ("LLMTRACE_FLUSH_TIMEOUT_S", "soon"),
         ("LLMTRACE_FLUSH_TIMEOUT_S", "0"),
         ("LLMTRACE_DISABLED", "maybe"),
-        ("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "everything"),
         ("LLMTRACE_STEPS", "two\nlines"),
     ],
 )
@@ -162,6 +161,14 @@ def test_the_command_prints_json(monkeypatch, capsys):
     assert printed["disabled"]["value"] is False
 
 
+def test_a_shared_variable_with_a_foreign_value_is_one_warning(caplog):
+    """What other packages may understand is no error of ours: nothing is captured."""
+    shared = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+    for _ in range(2):
+        assert load(environ={shared: "true"}).content == "no_content"
+    assert [shared in r.getMessage() for r in caplog.records] == [True]
+
+
 def test_the_command_says_a_bad_value_in_one_line(monkeypatch, capsys):
     """A bad variable is exit code 2 and one line on stderr."""
     from llmtrace.cli import main
@@ -170,5 +177,5 @@ def test_the_command_says_a_bad_value_in_one_line(monkeypatch, capsys):
     assert main(["config"]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.startswith("llmtrace: LLMTRACE_STEPS='some' is none of spans, none")
+    assert printed.err.startswith("llmtrace config: LLMTRACE_STEPS='some' is none of spans, none")
     assert printed.err.count("\n") == 1
