@@ -208,7 +208,10 @@ class _GenerateRequest:
     def _read(self, result: Any, error: BaseException | None) -> None:
         info, recorder = self.info, self.running.recorder  # type: ignore[union-attr]
         read_input(info, self.tensor, self.mask)
-        rows = read_output(info, recorder.ids if error is not None else result)
+        # Of an interrupted batch the ids so far tell which rows had ended; of a single row the
+        # marks are nearer to the truth, as a streamer may have failed on a token just chosen.
+        interrupted = recorder.ids if (info.batch_size or 2) > 1 else None
+        rows = read_output(info, result if error is None else interrupted)
         info.kv_cache_bytes = cache_bytes(recorder.cache)
         info.cache_implementation = info.cache_implementation or cache_kind(recorder.cache)
         info.compiled = recorder.compiled or _is_compiled(self.model)
