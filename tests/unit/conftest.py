@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmtrace.recording import own_loop, recorder, running
+from llmtrace.recording import device_recorder, own_loop, recorder, running
 from llmtrace.timing import host
 from llmtrace.timing.device import DeviceTimes
 
@@ -38,7 +38,7 @@ class FakeClock:
 def fake_clock(monkeypatch):
     """The clock of everything that marks a request."""
     clock = FakeClock()
-    for module in (recorder, running, own_loop, host):
+    for module in (recorder, device_recorder, running, own_loop, host):
         monkeypatch.setattr(module, "now", clock)
     return clock
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from llmtrace.recording.recorder import DeviceRecorder, Recorder
+from llmtrace.recording.device_recorder import DeviceRecorder
+from llmtrace.recording.recorder import Recorder
 
 START_MS = 0.0
 
