@@ -7,8 +7,8 @@ from typing import Any
 
 from llmtrace.guard import guard
 from llmtrace.recording.active import active
-from llmtrace.recording.pipeline import OpenSpan, Pipeline
 from llmtrace.recording.device_recorder import DeviceRecorder
+from llmtrace.recording.pipeline import OpenSpan, Pipeline
 from llmtrace.recording.recorder import Recorder
 from llmtrace.recording.request import RequestInfo
 from llmtrace.recording.tokens import ERROR
