@@ -184,8 +184,7 @@ class Recorder:
         return Marks(
             start_ns=self.start_ns,
             end_ns=end_ns,
-            # Where a forward is only seen to have ended, it takes no time.
-            forward_starts=self.forward_starts[:done] if self.sees_forwards else self.forward_ends,
+            forward_starts=self.forward_starts[:done],
             forward_ends=self.forward_ends,
             tokens=self.tokens,
             token_forwards=self.token_forwards,
