@@ -82,8 +82,6 @@ class Pipeline:
     def __init__(self, config: Config, telemetry: Telemetry) -> None:
         self.config = config
         self.telemetry = telemetry
-        self.running = 0
-        """Requests under way: the background thread makes room for them."""
         self._subscribers: tuple[tuple[Subscriber], ...] = ()
         self._renew()
         if hasattr(os, "register_at_fork"):
@@ -96,7 +94,30 @@ class Pipeline:
         self._busy = False
         self._hurrying = 0
         self._thread: threading.Thread | None = None
-        self.running = 0
+        self._under_way: dict[int, RequestInfo] = {}
+
+    @property
+    def running(self) -> int:
+        """Requests under way: the background thread makes room for them."""
+        return len(self._under_way)
+
+    def begin(self, info: RequestInfo) -> None:
+        """A request has started."""
+        self._under_way[id(info)] = info
+
+    def leave(self, info: RequestInfo) -> None:
+        """A request has been handed over, or turned out to be none."""
+        with self._changed:
+            self._under_way.pop(id(info), None)
+            self._changed.notify_all()
+
+    def _returning(self) -> bool:
+        """Whether a request is about to be handed over: its streamer has been told the end.
+
+        The streamer's consumer may get here before the thread that generates has returned.
+        """
+        running = list(self._under_way.values())
+        return any(info.stream is not None and info.stream.closed for info in running)
 
     def listening(self) -> bool:
         """Whether anyone would see a record made now."""
@@ -154,9 +175,9 @@ class Pipeline:
             self._hurrying += hurry
             self._changed.notify_all()
             try:
-                while self._jobs or self._busy:
+                while self._jobs or self._busy or self._returning():
                     left = deadline - time.monotonic()
-                    if left <= 0 or self._thread is None or not self._thread.is_alive():
+                    if left <= 0 or (self._thread is not None and not self._thread.is_alive()):
                         return False
                     self._changed.wait(left)
             finally:

@@ -21,6 +21,9 @@ class StreamTimes:
     delivered_ns: int | None = None
     visible_ns: int | None = None
     ended: bool = False
+    """The consumer has found the end."""
+    closed: bool = False
+    """The streamer has been told the end."""
 
     @property
     def settled(self) -> bool:

@@ -13,7 +13,7 @@ from llmtrace.recording.recorder import Recorder
 from llmtrace.recording.request import RequestInfo
 from llmtrace.recording.tokens import ERROR
 from llmtrace.timing.device import timer_for
-from llmtrace.timing.host import anchor, now
+from llmtrace.timing.host import WallAnchor, anchor, now
 
 _NOT_FAILURES = (GeneratorExit,)
 """Ways of leaving that are not errors of the request."""
@@ -41,18 +41,19 @@ class RunningRequest:
         model: Any,
         device: Any,
         context: Any | None = None,
+        entered: WallAnchor | None = None,
     ) -> None:
         self.pipeline = pipeline
         self.info = info
         self._end_ns: int | None = None
-        self._wall = anchor()
+        self._wall = entered or anchor()
         self.recorder = self._recorder(model, device)
         self._span: OpenSpan | None = pipeline.telemetry.open(info, self._wall.wall_ns, context)
         if self._span is None:
             raise _NotTraced
         self._adopt_server_span(self._span)
         self._token: Token[Recorder | None] | None = active.set(self.recorder)
-        pipeline.running += 1
+        pipeline.begin(info)
 
     def _recorder(self, model: Any, device: Any) -> Recorder:
         limit = self.pipeline.config.max_step_spans
@@ -89,7 +90,6 @@ class RunningRequest:
         token, self._token = self._token, None
         if token is None:
             return
-        self.pipeline.running -= 1
         try:
             active.reset(token)
         except ValueError:  # a generator was closed in another context
@@ -104,6 +104,12 @@ class RunningRequest:
         span, self._span = self._span, None
         if span is None:
             return
+        try:
+            self._hand_over(span, error)
+        finally:
+            self.pipeline.leave(self.info)
+
+    def _hand_over(self, span: OpenSpan, error: BaseException | None) -> None:
         info = self.info
         if error is not None:
             info.error = error_type(error)
@@ -120,6 +126,7 @@ class RunningRequest:
         if span is not None:
             span.end_as_group(name, self._wall.wall(self._end_ns or now()))
         self._let_go()
+        self.pipeline.leave(self.info)
 
     def _let_go(self) -> None:
         """Keep no tensor alive."""
@@ -137,9 +144,19 @@ def start_request(
     model: Any,
     device: Any,
     context: Any | None = None,
+    entered: WallAnchor | None = None,
 ) -> RunningRequest | None:
-    """Start a request, or return None where it must not be traced."""
+    """Start a request, or return None where it must not be traced.
+
+    Args:
+        pipeline: Takes the request when it has ended.
+        info: What is known of it.
+        model: The model whose calls are its forwards; None for the first one called.
+        device: The device whose clock is used.
+        context: The telemetry context it belongs to; None for the current one.
+        entered: When it began; None for now.
+    """
     try:
-        return RunningRequest(pipeline, info, model, device, context)
+        return RunningRequest(pipeline, info, model, device, context, entered)
     except _NotTraced:
         return None

@@ -27,6 +27,7 @@ from llmtrace.seams.model_facts import first_use, model_facts
 from llmtrace.seams.patching import PatchSet
 from llmtrace.seams.streamers import StreamerProxy, context_of, is_proxied, observe
 from llmtrace.seams.tokenizers import take_tokenization, texts_of
+from llmtrace.timing.host import WallAnchor, anchor
 
 _SEVERAL_TOKENS_A_STEP = frozenset({"assisted", "prompt_lookup"})
 
@@ -57,7 +58,10 @@ class GenerateSeam:
             return _unrecorded(wrapped, args, kwargs)
         if not self._patches.enabled or not self._pipeline.listening():
             return wrapped(*args, **kwargs)
-        request = guard.call("starting a request", self._start, wrapped, instance, args, kwargs)
+        entered = anchor()
+        request = guard.call(
+            "starting a request", self._start, entered, wrapped, instance, args, kwargs
+        )
         if request is None:
             return wrapped(*args, **kwargs)
         try:
@@ -69,9 +73,14 @@ class GenerateSeam:
         return result
 
     def _start(
-        self, wrapped: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        entered: WallAnchor,
+        wrapped: Any,
+        model: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> _GenerateRequest | None:
-        request = _GenerateRequest(self._pipeline, wrapped, model, args, kwargs)
+        request = _GenerateRequest(self._pipeline, entered, wrapped, model, args, kwargs)
         if request.running is None:
             return None
         self._requests[id(request.running.recorder)] = request
@@ -111,6 +120,7 @@ class _GenerateRequest:
     def __init__(
         self,
         pipeline: Pipeline,
+        entered: WallAnchor,
         wrapped: Any,
         model: Any,
         args: tuple[Any, ...],
@@ -126,7 +136,9 @@ class _GenerateRequest:
         if streamer is not None and pipeline.telemetry.here() is None:
             context = context_of(streamer)
         self.info = info = RequestInfo(model=model_facts(model))
-        config = arguments.get("generation_config") or getattr(model, "generation_config", None)
+        config = arguments.get("generation_config")
+        if config is None:
+            config = getattr(model, "generation_config", None)
         info.strategy = strategy_of(_Override(config, kwargs), kwargs)
         info.queued_since_ns = block_start()
         info.attributes = block_attributes()
@@ -135,14 +147,15 @@ class _GenerateRequest:
         self._read_cache(kwargs)
         device = device_of(model, self.tensor)
         info.device = str(device)
-        self.running: RunningRequest | None = start_request(pipeline, info, model, device, context)
-        if self.running is None:
-            return
         self._content = pipeline.config.content in {"span_only", "span_and_event"}
         self._device = device
         self._memory = memory.before(device)
         self._graphs = _compiled_graphs()
-        self._set_up_recorder(streamer)
+        # Last, as what it starts must be ended: nothing after it may fail.
+        self.running: RunningRequest | None = start_request(
+            pipeline, info, model, device, context, entered
+        )
+        guard.call("setting up a request", self._set_up_recorder, streamer)
 
     def _set_up_recorder(self, streamer: Any) -> None:
         if self.running is None:
@@ -170,7 +183,9 @@ class _GenerateRequest:
         if before is not None:
             self.info.tokenize_ns = before.duration_ns
             self.info.operation = "chat" if before.chat else "text_completion"
-        known = kwargs.get("tokenizer") or getattr(streamer, "tokenizer", None)
+        known = kwargs.get("tokenizer")
+        if known is None:
+            known = getattr(streamer, "tokenizer", None)
         if known is None and before is not None and before.tokenizer is not None:
             known = before.tokenizer()
         return known

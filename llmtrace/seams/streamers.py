@@ -97,6 +97,7 @@ class StreamerProxy(_ObjectProxy):  # type: ignore[misc]
         times = self._self_times
         held_back = not times.pull and times.visible_ns is None and times.delivered_ns is not None
         cached = bool(getattr(self.__wrapped__, "token_cache", None))
+        times.closed = True
         result = self.__wrapped__.end(*args, **kwargs)
         if held_back and cached:
             times.visible_ns = now()

@@ -154,6 +154,24 @@ def test_a_printing_streamer_shows_its_text(tiny, prompt, telemetry, capsys):
     assert capsys.readouterr().out.strip()
 
 
+def test_the_record_is_there_when_the_consumer_has_the_end(tiny, prompt, telemetry):
+    """The consumer may be done before ``generate()`` returns in its thread: that is waited for."""
+
+    class Slow(TextIteratorStreamer):
+        def end(self):
+            super().end()
+            time.sleep(0.1)
+
+    streamer = Slow(Letters(), skip_prompt=True)
+    arguments = {"max_new_tokens": 3, "streamer": streamer}
+    thread = threading.Thread(target=tiny.generate, args=(prompt,), kwargs=arguments)
+    with llmtrace.capture() as records:
+        thread.start()
+        list(streamer)
+    assert [r.output_tokens for r in records] == [3]
+    thread.join()
+
+
 def test_async_consumer(tiny, prompt, telemetry):
     """``AsyncTextIteratorStreamer``: the event loop's side is seen as well."""
 
