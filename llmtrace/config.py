@@ -165,6 +165,20 @@ def _parse(setting: Setting, text: str, shown: str) -> Any:
         raise ConfigError(f"{shown} {error} ({setting.meaning})") from None
 
 
+def usable(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return *environ* without the settings whose values cannot be used."""
+
+    def is_good(setting: Setting) -> bool:
+        try:
+            _parse(setting, environ.get(setting.variable, ""), "")
+        except ConfigError:
+            return False
+        return True
+
+    bad = {s.variable for s in SETTINGS if not is_good(s)}
+    return {name: value for name, value in environ.items() if name not in bad}
+
+
 def load(
     arguments: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None
 ) -> Config:

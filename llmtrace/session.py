@@ -56,7 +56,9 @@ class Session:
             self._configure(settings.load(arguments))
             if self.config.disabled:
                 return
-            self.router.use(tracer_provider, meter_provider, self.config.dir)
+            # Absolute: the app may change its folder, and its traces must not be scattered.
+            folder = os.path.abspath(self.config.dir)  # noqa: PTH100
+            self.router.use(tracer_provider, meter_provider, folder)
             self.arm()
 
     def _sdk_installers(self, patches: PatchSet) -> dict[str, Callable[[], None]]:
@@ -127,7 +129,7 @@ def _environment_config(environ: Mapping[str, str]) -> Config:
         return settings.load(environ=environ)
     except ConfigError as error:
         guard.warn_once("environment", f"{error}. Defaults are used.")
-        return Config(disabled=environ.get("LLMTRACE_DISABLED", "") not in {"", "0"})
+        return settings.load(environ=settings.usable(environ))
 
 
 _session: Session | None = None

@@ -37,6 +37,9 @@ class OpenSpan(Protocol):
     def leave(self) -> None:
         """Stop being the current span; called where the request was started."""
 
+    def abandon(self) -> None:
+        """End without a record, which could not be made or kept."""
+
     def end_as_group(self, name: str | None, end_unix_ns: int) -> None:
         """End as a plain span around the requests made inside it."""
 
@@ -142,14 +145,10 @@ class Pipeline:
     def submit(self, info: RequestInfo, marks: Marks, start_unix_ns: int, span: OpenSpan) -> None:
         """Hand over a finished request; returns at once."""
         due = time.monotonic() + CONSUMER_WAIT_S
+        dropped = None
         with self._changed:
             if len(self._jobs) >= MAX_WAITING:
-                self._jobs.popleft()
-                guard.warn_once(
-                    "overflow",
-                    f"more than {MAX_WAITING} finished requests wait for export; "
-                    "the oldest are dropped. Is the collector reachable?",
-                )
+                dropped = self._jobs.popleft()
             self._jobs.append(_Job(info, marks, start_unix_ns, span, due))
             if self._thread is None:
                 self._thread = threading.Thread(
@@ -157,6 +156,13 @@ class Pipeline:
                 )
                 self._thread.start()
             self._changed.notify_all()
+        if dropped is not None:
+            guard.call("dropping a request", dropped.span.abandon)
+            guard.warn_once(
+                "overflow",
+                f"more than {MAX_WAITING} finished requests wait for export; "
+                "the oldest are dropped. Is the collector reachable?",
+            )
 
     def drain(self, timeout_s: float, *, hurry: bool = True) -> bool:
         """Wait until every finished request has been dealt with.
@@ -194,7 +200,7 @@ class Pipeline:
     def _work(self) -> None:
         while True:
             job = self._next()
-            guard.call("building the record of a request", self._deliver, job)
+            guard.call("delivering a record", self._deliver, job)
             with self._changed:
                 self._busy = False
                 self._changed.notify_all()
@@ -218,7 +224,10 @@ class Pipeline:
         request = FinishedRequest(
             job.info, job.marks, job.start_unix_ns, job.span.trace_id, job.span.span_id
         )
-        record = build_record(request)
+        record = guard.call("building the record of a request", build_record, request)
+        if record is None:
+            guard.call("dropping a request", job.span.abandon)
+            return
         for (subscriber,) in self._subscribers:
             guard.call_users("taking a record", subscriber, record)
         guard.call("emitting telemetry", self.telemetry.emit, record, job.info, job.span)

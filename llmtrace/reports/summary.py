@@ -27,12 +27,19 @@ def summary_text(records: Sequence[RequestRecord], path: str | None, stream: Tex
     said = text.render(build_report(records), width=width, color=color, brief=True)
     if path is None:
         return said
+    path = _shown(path)
     return f"{said}\n\nTrace file: {path}\nThe whole report: llmtrace report {path}"
 
 
 def json_text(records: Sequence[RequestRecord]) -> str:
     """Return the JSON report of *records*."""
     return json_report.render(build_report(records))
+
+
+def _shown(path: str) -> str:
+    """Return *path* as short as it can be typed here."""
+    relative = os.path.relpath(path)
+    return path if relative.startswith(os.pardir) else relative
 
 
 def fit(stream: TextIO) -> tuple[int, bool]:

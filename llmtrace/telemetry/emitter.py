@@ -38,6 +38,12 @@ class _Opened(LiveSpan):
         if where.metrics is not None:
             guard.call("counting a request", where.metrics.started, self.labels)
 
+    def abandon(self) -> None:
+        """End without a record."""
+        self.span.end()
+        if self.where.metrics is not None:
+            self.where.metrics.abandoned(self.labels)
+
     def end_as_group(self, name: str | None, end_unix_ns: int) -> None:
         """End as a plain span around the requests made inside it."""
         write_group(self, name, end_unix_ns)

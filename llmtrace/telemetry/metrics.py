@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from opentelemetry.metrics import MeterProvider
@@ -28,6 +29,7 @@ class Metrics:
     def __init__(self, provider: MeterProvider, version: str) -> None:
         self._meter = provider.get_meter(names.SCOPE, version)
         self._made: dict[str, Any] = {}
+        self._lock = threading.Lock()
 
     def started(self, labels: Attributes) -> None:
         """A request has begun."""
@@ -88,7 +90,9 @@ class Metrics:
     def _instrument(self, instrument: Instrument) -> Any:
         made = self._made.get(instrument.name)
         if made is None:
-            made = self._made[instrument.name] = self._make(instrument)
+            with self._lock:  # two of one name, and the SDK warns
+                made = self._made.get(instrument.name) or self._make(instrument)
+                self._made[instrument.name] = made
         return made
 
     def _make(self, instrument: Instrument) -> Any:

@@ -27,23 +27,32 @@ class CudaTimer:
         index = torch.cuda.current_device() if device.index is None else device.index
         self._stream = torch.cuda.current_stream(index)
         self._pool = _pools.setdefault(index, [])
+        self._failed = False
 
-    def mark(self) -> torch.cuda.Event:
-        """Record a pooled event on the stream."""
+    def mark(self) -> torch.cuda.Event | None:
+        """Record a pooled event on the stream; None if the device refuses.
+
+        It does after an error that the application is about to see at its own next call: that
+        one, not ours, is to raise it.
+        """
         try:
-            event = self._pool.pop()
-        except IndexError:
-            event = torch.cuda.Event(enable_timing=True)
-        _record(event, self._stream)
+            event = self._pool.pop() if self._pool else torch.cuda.Event(enable_timing=True)
+            _record(event, self._stream)
+        except Exception:  # noqa: BLE001 - the request goes on, on the host's clock
+            self._failed = True
+            return None
         return event
 
-    def remark(self, mark: torch.cuda.Event) -> None:
+    def remark(self, mark: torch.cuda.Event | None) -> None:
         """Record *mark* anew."""
-        _record(mark, self._stream)
+        try:
+            _record(mark, self._stream)
+        except Exception:  # noqa: BLE001 - as above
+            self._failed = True
 
-    def passed(self, mark: torch.cuda.Event) -> bool:
+    def passed(self, mark: torch.cuda.Event | None) -> bool:
         """Whether the stream has passed *mark*."""
-        return bool(mark.query())
+        return mark is not None and not self._failed and bool(mark.query())
 
     def resolve(self, marks: list[tuple[int, Any]], done_ns: int) -> DeviceTimes | None:
         """Map events onto the host clock; see :class:`~llmtrace.timing.device.DeviceTimer`.
@@ -51,7 +60,7 @@ class CudaTimer:
         Each event is read against the one before it: ``elapsed_time`` is a 32-bit float of
         milliseconds, which is exact enough for one step but not for a whole request.
         """
-        if not marks or not marks[-1][1].query():
+        if self._failed or not marks or not marks[-1][1].query():
             return None
         device_ns = [0]
         for (_, before), (_, event) in pairwise(marks):
@@ -61,7 +70,7 @@ class CudaTimer:
 
     def release(self, marks: list[Any]) -> None:
         """Put events back into the pool."""
-        self._pool.extend(marks)
+        self._pool.extend(mark for mark in marks if mark is not None)
 
     def capturing(self) -> bool:
         """Whether a CUDA graph is being captured: an event recorded now would be part of it."""

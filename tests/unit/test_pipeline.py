@@ -19,8 +19,14 @@ class Span:
     span_id = "b" * 16
     queued_since_unix_ns = None
 
+    def __init__(self):
+        self.abandoned = 0
+
     def leave(self):
         pass
+
+    def abandon(self):
+        self.abandoned += 1
 
 
 class Telemetry:
@@ -110,11 +116,13 @@ def test_failing_telemetry_does_not_stop_the_thread(pipeline, telemetry):
 @pytest.mark.usefixtures("provokes_internal_errors")
 def test_a_record_that_cannot_be_built_does_not_stop_the_thread(pipeline, telemetry):
     """Marks that make no sense cost their own request only."""
-    pipeline.submit(RequestInfo(), None, 0, Span())
+    span = Span()
+    pipeline.submit(RequestInfo(), None, 0, span)
     submit(pipeline)
     assert pipeline.drain(5)
     assert len(telemetry.emitted) == 1
     assert guard.failures == 1
+    assert span.abandoned == 1
 
 
 def test_unsubscribing_ends_one_subscription(pipeline):
