@@ -36,6 +36,7 @@ class Arming:
             "transformers.generation.stopping_criteria": lambda: loop.install_criteria(
                 self.patches
             ),
+            "transformers.generation.beam_search": lambda: loop.install_beam_scorers(self.patches),
             "transformers.generation.streamers": lambda: streamers.install(
                 self.patches, telemetry.here
             ),

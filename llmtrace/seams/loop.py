@@ -26,6 +26,29 @@ def install_criteria(patches: PatchSet) -> None:
     patches.wrap(StoppingCriteriaList, "__call__", _criteria)
 
 
+def install_beam_scorers(patches: PatchSet) -> None:
+    """Wrap the beam scorers' ``finalize`` (before 5.0): the search is over.
+
+    When every beam is done the loops of 4.38 to 4.49 end without asking the stopping criteria.
+    """
+    from transformers.generation import beam_search
+
+    for name in ("BeamSearchScorer", "ConstrainedBeamSearchScorer"):
+        patches.wrap(getattr(beam_search, name), "finalize", _finalized)
+
+
+def _finalized(
+    wrapped: Any,
+    instance: Any,  # noqa: ARG001 - wrapt's shape
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    recorder = active.get()
+    if recorder is not None:
+        recorder.token()
+    return wrapped(*args, **kwargs)
+
+
 def _processors(
     wrapped: Any,
     instance: Any,  # noqa: ARG001 - wrapt's shape
