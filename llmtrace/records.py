@@ -110,6 +110,10 @@ class RequestRecord:
     input_tokens_cached: int | None = None
     input_tokens_per_row: tuple[int, ...] = ()
     output_tokens_per_row: tuple[int, ...] = ()
+    assisted_drafted: int | None = None
+    """Candidate tokens proposed, in assisted decoding."""
+    assisted_accepted: int | None = None
+    """Candidate tokens kept; what each step selects beside them is the model's own."""
     finish_reasons: tuple[str, ...] = ()
     ttft_s: float | None = None
     ttft_from_request_s: float | None = None

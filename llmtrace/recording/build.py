@@ -22,6 +22,7 @@ def build_record(request: FinishedRequest) -> RequestRecord:
     _drop_surplus(info, marked, steps)
     itl = _gaps(steps)
     rows = info.output_tokens_per_row or _rows_from_steps(info, marked, steps)
+    total = sum(rows) if rows is not None else info.output_tokens
     ttft = steps[0].end_s if steps else None
     last = _last_token_s(marked, steps)
     per_row = _tokens_of_longest_row(marked, steps)
@@ -36,18 +37,20 @@ def build_record(request: FinishedRequest) -> RequestRecord:
         operation=info.operation,
         batch_size=info.batch_size,
         input_tokens=sum(info.input_tokens_per_row) if info.input_tokens_per_row else None,
-        output_tokens=sum(rows) if rows is not None else None,
+        output_tokens=total,
         input_tokens_padded=_padded(info),
         input_tokens_cached=info.input_tokens_cached,
         input_tokens_per_row=info.input_tokens_per_row or (),
         output_tokens_per_row=rows or (),
+        assisted_drafted=info.assisted_drafted,
+        assisted_accepted=info.assisted_accepted,
         finish_reasons=info.finish_reasons,
         ttft_s=ttft,
         ttft_from_request_s=_since_queued(info, marks, ttft),
         itl_s=itl,
         tpot_s=_ratio(_minus(last, ttft), per_row - 1),
         e2e_s=last,
-        tgs=_ratio(sum(rows) if rows else 0, last),
+        tgs=_ratio(total, last),
         decode_tgs=_decode_tgs(rows, last, ttft),
         prefill_s=_prefill(steps),
         queue_s=_queue(info, marks),
@@ -147,7 +150,9 @@ def _step(
 def _drop_surplus(info: RequestInfo, marks: Marks, steps: list[StepRecord]) -> None:
     """Drop steps whose token was undone: a loop that checks for its end one step late."""
     rows = info.output_tokens_per_row
-    if rows and marks.token_counts is None and not marks.more_tokens and info.strategy in _ONE_EACH:
+    if marks.token_counts is not None or marks.more_tokens or info.loops > 1:
+        return
+    if rows and info.strategy in _ONE_EACH:
         del steps[max(rows) :]
 
 
@@ -170,6 +175,8 @@ def _rows_from_steps(
     info: RequestInfo, marks: Marks, steps: list[StepRecord]
 ) -> tuple[int, ...] | None:
     """Return tokens per row where ids were not to be had: an error, or an own loop."""
+    if info.output_tokens is not None:
+        return None
     rows = info.batch_size or 1
     if not steps:
         return (0,) * rows if info.error else None

@@ -62,10 +62,12 @@ class Recorder:
         "put_forwards",
         "puts",
         "sees_forwards",
+        "shift",
         "start_ns",
         "token_counts",
         "token_forwards",
         "tokens",
+        "verdicts",
     )
 
     clock = "host"
@@ -98,6 +100,10 @@ class Recorder:
         """The KV cache, until the request ends."""
         self.ids: Any = None
         """The ids generated so far: all an interrupted request leaves."""
+        self.verdicts: list[Any] | None = None
+        """What the stopping criteria said after each step, where the ids alone will not tell."""
+        self.shift = 0
+        """Added to a sequence's length in a request's second loop and later ones."""
 
     def _adopt_model(self, model: Any) -> Recorder:
         self.model = model

@@ -78,6 +78,14 @@ class RequestInfo:
     input_tokens_per_row: tuple[int, ...] | None = None
     input_tokens_cached: int | None = None
     output_tokens_per_row: tuple[int, ...] | None = None
+    output_tokens: int | None = None
+    """Total, where the rows cannot be told apart."""
+    loops: int = 0
+    """Decoding loops that ran: a model's own ``generate()`` may run several one after another."""
+    assisted_drafted: int | None = None
+    """Candidate tokens proposed, in assisted decoding."""
+    assisted_accepted: int | None = None
+    """Candidate tokens kept."""
     finish_reasons: tuple[str, ...] = ()
     cache_implementation: str | None = None
     compiled: bool = False

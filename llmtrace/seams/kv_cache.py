@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from llmtrace.records import Finding
+
 CACHE_NAMES = ("past_key_values", "cache", "cache_params")
 """What a model calls its cache: ``cache`` since 5.24, ``cache_params`` for state-space models."""
 
-_DYNAMIC = frozenset(
-    {"DynamicCache", "QuantizedCache", "DynamicLayer", "DynamicSlidingWindowLayer"}
+_DYNAMIC = frozenset({"DynamicCache", "QuantizedCache", "SinkCache"})
+"""Classes that know their length on the host, and so do those derived from them."""
+
+CACHED_TOKENS_UNKNOWN = Finding(
+    "cached_tokens_unknown",
+    "info",
+    "How full the cache handed in was is not known",
+    "Only the device knows; asking it would make the program wait.",
+    "Nothing: input tokens are counted, those in the cache are not told apart.",
 )
 
 
@@ -33,15 +42,21 @@ def cache_kind(cache: Any) -> str | None:
 
 
 def cached_tokens(cache: Any) -> int | None:
-    """Return how many tokens a cache holds, if that can be told without asking the device.
+    """Return how many tokens of a row a cache holds, or None if only a device could tell.
 
-    A static cache answers from the device, which waits for it: it is not asked.
+    A static cache answers from the device, which would be waited for: on the CPU that is no wait.
     """
+    if cache is None or hasattr(cache, "cross_attention_cache"):
+        return 0  # of an encoder's input nothing is cached
     if isinstance(cache, tuple):
         return int(cache[0][0].shape[-2]) if cache else 0
-    if type(cache).__name__ not in _DYNAMIC:
+    known = any(cls.__name__ in _DYNAMIC for cls in type(cache).__mro__)
+    if not known and any(t.device.type != "cpu" for t in _tensors(cache)):
         return None
-    return int(cache.get_seq_length())
+    try:
+        return int(cache.get_seq_length())
+    except (AttributeError, TypeError, ValueError):  # a state-space model's has no length
+        return None
 
 
 def _tensors(cache: Any) -> Iterator[Any]:

@@ -68,12 +68,18 @@ def _criteria(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    result = wrapped(*args, **kwargs)
     recorder = active.get()
-    if recorder is not None:
+    if recorder is None:
+        return wrapped(*args, **kwargs)
+    recorder.ids = ids = args[0] if args else kwargs.get("input_ids")
+    try:
+        result = wrapped(*args, **kwargs)
+    except BaseException:  # a criterion failed: the token had been selected
         recorder.token()
-        ids = args[0] if args else kwargs.get("input_ids")
-        recorder.ids = ids
-        if recorder.lengths is not None and ids is not None:
-            recorder.length(ids.shape[1])
+        raise
+    recorder.token()
+    if recorder.verdicts is not None and len(recorder.verdicts) < recorder.limit:
+        recorder.verdicts.append(result)
+    if recorder.lengths is not None and ids is not None:
+        recorder.length(ids.shape[1] + recorder.shift)
     return result

@@ -6,7 +6,7 @@ from typing import Any
 
 from llmtrace.recording.request import RequestInfo
 from llmtrace.recording.running import RunningRequest
-from llmtrace.seams.inputs import read_input
+from llmtrace.seams.inputs import Prompt, read_input
 from llmtrace.seams.kv_cache import cache_bytes, cache_kind
 from llmtrace.seams.model_facts import first_use, model_facts
 
@@ -31,7 +31,7 @@ def read_own_loop(info: RequestInfo, running: RunningRequest) -> None:
     if recorder.first_call is not None:
         args, kwargs = recorder.first_call
         ids = args[0] if args else kwargs.get("input_ids", kwargs.get("inputs_embeds"))
-        read_input(info, ids, kwargs.get("attention_mask"))
+        read_input(info, Prompt(ids, kwargs.get("attention_mask"), counts_tokens=True))
     if first_use(model):
         info.cold_reasons = ("first_request",)
     info.kv_cache_bytes = cache_bytes(recorder.cache)

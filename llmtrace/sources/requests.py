@@ -130,6 +130,8 @@ def _counts(raws: Mapping[str, Raw]) -> dict[str, Any]:
         or (() if several or read is None else (read,)),
         "output_tokens_per_row": counts(raws.get(names.OUTPUT_TOKENS_PER_ROW))
         or (() if several or written is None else (written,)),
+        "assisted_drafted": count(raws.get(names.ASSISTED_DRAFTED)),
+        "assisted_accepted": count(raws.get(names.ASSISTED_ACCEPTED)),
         "finish_reasons": texts(raws.get(names.FINISH_REASONS)),
     }
 

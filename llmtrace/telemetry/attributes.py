@@ -60,6 +60,8 @@ def _counts(record: RequestRecord) -> Attributes:
         names.INPUT_TOKENS_CACHED: record.input_tokens_cached,
         names.INPUT_TOKENS_PER_ROW: record.input_tokens_per_row if several else None,
         names.OUTPUT_TOKENS_PER_ROW: record.output_tokens_per_row if several else None,
+        names.ASSISTED_DRAFTED: record.assisted_drafted,
+        names.ASSISTED_ACCEPTED: record.assisted_accepted,
         names.FINISH_REASONS: record.finish_reasons or None,
     }
 

@@ -23,6 +23,9 @@ from llmtrace.session import session
 PLACES = [
     (GenerationMixin, "generate"),
     (GenerationMixin, "_get_logits_processor"),
+    (GenerationMixin, "_get_candidate_generator"),
+    (GenerationMixin, "load_custom_generate"),
+    (GenerationMixin, "__init_subclass__"),
     (PreTrainedModel, "__call__"),
     (PreTrainedModel, "get_compiled_call"),
     (LogitsProcessorList, "__call__"),
@@ -57,10 +60,41 @@ def test_every_place_is_wrapped_and_restored(original):
     llmtrace.instrument()
     wrapped = raw()
     assert all(wrapped[place] is not original[place] for place in PLACES)
-    assert {(p.owner, p.name) for p in session().arming.patches._patches} == set(PLACES)
+    places = {(p.owner, p.name) for p in session().arming.patches._patches}
+    # Beside these, models with a generate() of their own that other tests have imported.
+    assert {place for place in places if place[1] != "generate"} | set(PLACES[:1]) == set(PLACES)
     llmtrace.uninstrument()
     assert all(value is original[place] for place, value in raw().items())
     assert original[PreTrainedModel, "__call__"] == "absent"
+    assert original[GenerationMixin, "__init_subclass__"] == "absent"
+
+
+def test_a_models_own_generate_is_wrapped_and_restored(original):
+    """A class that overrides ``generate()`` is wrapped too, one defined while on as well."""
+
+    class Before(LlamaForCausalLM):
+        def generate(self, *args, **kwargs):
+            return super().generate(*args, **kwargs)
+
+    before = vars(Before)["generate"]
+    llmtrace.instrument()
+
+    class After(Before):
+        def generate(self, *args, **kwargs):
+            return super().generate(*args, **kwargs)
+
+    class NoLoop(LlamaForCausalLM):
+        def generate(self, *args, **kwargs):
+            return self(*args, **kwargs)
+
+    wrapped = vars(Before)["generate"], vars(After)["generate"]
+    assert wrapped[0].__wrapped__ is before
+    assert isinstance(wrapped[1], wrapt.FunctionWrapper)
+    assert not isinstance(vars(NoLoop)["generate"], wrapt.FunctionWrapper)
+    llmtrace.uninstrument()
+    assert vars(Before)["generate"] is before
+    assert vars(After)["generate"] is wrapped[1].__wrapped__
+    assert all(value is original[place] for place, value in raw().items())
 
 
 def test_a_second_instrument_changes_nothing(original):
