@@ -73,6 +73,23 @@ def _recorded(
     return result
 
 
+def install_chunks(patches: PatchSet) -> None:
+    """Watch prefill in chunks (4.51 to 4.57), which 4.52 and later run past ``__call__``."""
+    from transformers.generation.utils import GenerationMixin
+
+    patches.wrap(GenerationMixin, "_prefill_chunking", _prefill_chunking)
+
+
+def _prefill_chunking(
+    wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    recorder = active.get()
+    function = getattr(wrapped, "__func__", None)
+    if recorder is None or recorder.model is not instance or function is None:
+        return wrapped(*args, **kwargs)
+    return function(_Chunking(instance), *args, **kwargs)
+
+
 _PROMPT = ("input_ids", "inputs_embeds", "attention_mask")
 
 
@@ -91,6 +108,17 @@ class _CompiledCall(_ObjectProxy):  # type: ignore[misc]
         if recorder is None or recorder.model is not self._self_model:
             return self.__wrapped__(*args, **kwargs)
         return _recorded(recorder, _call_compiled, self.__wrapped__, args, kwargs)
+
+
+class _Chunking(_ObjectProxy):  # type: ignore[misc]
+    """Stands for the model while it is given chunks: each call of ``forward`` is one."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        model = self.__wrapped__
+        recorder = active.get()
+        if recorder is None:
+            return model.forward(*args, **kwargs)
+        return _recorded(recorder, _call_compiled, model.forward, args, kwargs)
 
 
 def _call_compiled(compiled: Any, *args: Any, **kwargs: Any) -> Any:

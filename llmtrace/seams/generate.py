@@ -13,7 +13,7 @@ from typing import Any
 from llmtrace.guard import guard
 from llmtrace.recording.active import active
 from llmtrace.recording.pipeline import Pipeline
-from llmtrace.seams import overrides
+from llmtrace.seams import forward, overrides
 from llmtrace.seams.candidates import Candidates
 from llmtrace.seams.generate_request import GenerateRequest
 from llmtrace.seams.patching import PatchSet
@@ -39,6 +39,7 @@ class GenerateSeam:
         wrap(GenerationMixin, "_get_logits_processor", self._prepared)
         wrap(GenerationMixin, "_get_candidate_generator", self._candidates)
         wrap(GenerationMixin, "load_custom_generate", self._custom)
+        forward.install_chunks(self._patches)
         overrides.install(self._patches, GenerationMixin, self._generate)
 
     def _generate(

@@ -45,8 +45,9 @@ class Drafts:
 
 def streamed(model, made, prompt, **kwargs):
     made.append(CountingStreamer())
-    if VERSION < (4, 39) and "eos_token_id" not in kwargs:
-        # Its loop fails without a stop token: here is one that never comes.
+    lookup = "prompt_lookup_num_tokens" in kwargs and VERSION < (5, 17)
+    if (lookup or VERSION < (4, 39)) and "eos_token_id" not in kwargs:
+        # Fails without a stop token: here is one that never comes.
         kwargs |= {"eos_token_id": EOS, "suppress_tokens": [EOS]}
     return model.generate(prompt, streamer=made[-1], **kwargs)
 
@@ -72,9 +73,11 @@ def check_assisted(seen, made, *, rows, strategy, drafted, idle=0, **more):
 @pytest.mark.parametrize("sampling", [False, True])
 def test_draft_model(tiny, prompt, seed, sampling):
     """The same weights draft what is kept, others what is not; each draft forward is one token."""
-    draft, made, drafted = tiny_llama(seed=seed), [], []
+    made, drafted = [], []
 
     def call():
+        draft = tiny_llama(seed=seed)  # it learns how much to draft
+        torch.manual_seed(7)
         with Forwards(draft) as drafts:
             ids = streamed(
                 tiny,
@@ -133,6 +136,8 @@ def test_early_exit(tiny, prompt):
     """The model drafts with its own first layers."""
     if VERSION < (4, 48):
         not_here("assistant_early_exit came with 4.47")
+    if VERSION[0] == 5 and VERSION < (5, 17):
+        not_here("assistant_early_exit fails in transformers 5.0 itself")
     made, drafted = [], []
 
     def call():

@@ -10,7 +10,7 @@ from transformers import LogitsProcessor, PreTrainedTokenizerFast, StoppingCrite
 BATCH = torch.tensor([[PAD, PAD, 5, 6, 7], [5, 6, 7, 8, 9]])
 MASK = (BATCH != PAD).long()
 STOP = 12
-"""The id of the stop string."""
+"""With the 9 before it, the stop string."""
 
 
 def cell(mode):
@@ -39,7 +39,7 @@ def needs_stop_strings():
 @cell("stop strings")
 def test_stop_string(tiny, prompt, tokenizer):
     needs_stop_strings()
-    stop = tokenizer.convert_ids_to_tokens(STOP)
+    stop = "".join(tokenizer.convert_ids_to_tokens([9, STOP]))
     seen = observe(
         tiny,
         lambda: tiny.generate(
@@ -66,7 +66,7 @@ def test_stop_string_in_a_batch(tiny, tokenizer, eos):
             BATCH,
             attention_mask=MASK,
             max_new_tokens=9,
-            stop_strings=[tokenizer.convert_ids_to_tokens(STOP)],
+            stop_strings=["".join(tokenizer.convert_ids_to_tokens([9, STOP]))],
             tokenizer=tokenizer,
             eos_token_id=eos,
             do_sample=False,
