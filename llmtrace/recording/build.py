@@ -13,6 +13,14 @@ HOST_BOUND_LEAD_S = 200e-6
 
 NANO = 1e-9
 
+STEPS_NOT_SEEN = Finding(
+    "steps_not_seen",
+    "info",
+    "The request's steps were not seen",
+    "Tokens were returned, but no decoding step ran where the request did.",
+    "Nothing: another thread's steps serve several requests at once.",
+)
+
 
 def build_record(request: FinishedRequest) -> RequestRecord:
     """Return the record of a finished request."""
@@ -253,6 +261,8 @@ def _ratio(numerator: float | None, denominator: float | None) -> float | None:
 
 def _findings(info: RequestInfo, marks: Marks, marked: Marks) -> tuple[Finding, ...]:
     findings = list(info.findings)
+    if not marked.tokens and not info.error and any(info.output_tokens_per_row or ()):
+        findings.append(STEPS_NOT_SEEN)
     if marked is not marks:
         findings.append(
             Finding(

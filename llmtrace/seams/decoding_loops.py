@@ -76,14 +76,18 @@ class Loops:
     def never_seen(self, info: RequestInfo, config: Any, prompt: Any, result: Any) -> None:
         """The request has returned *result*, and no loop of transformers' was in it."""
         info.own_loop = True
+        info.strategy = "custom"
+        info.eos_token_ids = stop_ids(config)
+        info.pad_token_id = pad_id(config)
+        self.from_prompt(info, prompt, result)
+
+    def from_prompt(self, info: RequestInfo, prompt: Any, result: Any) -> None:
+        """Count what comes after *prompt* in *result*, if it begins with it."""
         if begins_with(result, prompt):
             info.prompt_length = int(prompt.shape[1])
-            info.eos_token_ids = stop_ids(config)
-            info.pad_token_id = pad_id(config)
             info.output_tokens_per_row = None
-            rows = read_output(info, result, None)
+            self._rows = read_output(info, result, None)
             self._parts.append((info.output_tokens_per_row or (), ()))
-            self._rows = rows
 
     def sum_up(self, info: RequestInfo, *, failed: bool) -> list[list[int]]:
         """Put the loops' counts together, and return the tokens."""

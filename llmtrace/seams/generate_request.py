@@ -182,6 +182,8 @@ class GenerateRequest:
         read_input(info, self.prompt, self._cached)
         if error is not None:
             self._loops.interrupted(info, recorder)
+        elif info.strategy == "continuous":  # it adds a dimension to the ids
+            self._loops.from_prompt(info, self.prompt.tensor, result[0])
         elif self.looping:
             self._loops.ended(info, recorder, result)
         elif not info.loops:

@@ -16,6 +16,8 @@ def strategy_of(config: Any, kwargs: dict[str, Any]) -> str:
     """
     if kwargs.get("custom_generate") is not None:
         return "custom"
+    if kwargs.get("cache_implementation") == "paged":
+        return "continuous"
     if kwargs.get("assistant_model") is not None or _get(config, "assistant_early_exit"):
         return "assisted"
     if _get(config, "prompt_lookup_num_tokens"):

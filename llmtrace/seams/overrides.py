@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from types import CodeType
 from typing import Any
 
 from llmtrace.guard import guard
@@ -58,5 +59,14 @@ def _reaches_a_loop(function: Any) -> bool:
     Some models' ``generate()`` yields no tokens (speech frames, time series): no request.
     """
     code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
-    names = getattr(code, "co_names", ())
-    return any(name in _TO_A_LOOP or name.startswith(_TO_A_LOOP_BEGINS) for name in names)
+    return code is not None and any(
+        name in _TO_A_LOOP or name.startswith(_TO_A_LOOP_BEGINS) for name in _names(code)
+    )
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Return the names that *code* uses, and those of comprehensions and functions inside it."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names(inner)

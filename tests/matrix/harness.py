@@ -35,6 +35,11 @@ def not_observable(request, record, code, why):
     request.node.user_properties += [("result", NOT_OBSERVABLE), (NOTE, why)]
 
 
+def remark(request, text):
+    """Add a footnote to a cell that is right."""
+    request.node.user_properties.append((NOTE, text))
+
+
 def tiny_config(**changes):
     """Return the configuration of a Llama of 2 layers and 64 words."""
     values = {
