@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 
-.PHONY: demo test check unit overhead clean
+.PHONY: demo test check unit matrix matrix-ends overhead clean
 
 demo: $(VENV)/demo-ready  ## A small real model, traced, on this machine
 	$(VENV)/bin/llmtrace demo
@@ -15,6 +15,12 @@ unit: $(VENV)/test-ready  ## The tests that need no torch: seconds
 
 check: $(VENV)/test-ready  ## Format, lint, types, import rules
 	scripts/check
+
+matrix: $(VENV)/test-ready  ## Every generation mode under ten releases of transformers
+	scripts/matrix
+
+matrix-ends: $(VENV)/test-ready  ## The same under the oldest and the newest
+	scripts/matrix 4.38.2 5.24.0
 
 overhead: $(VENV)/demo-ready  ## Host time that llmtrace adds to a decode step
 	$(VENV)/bin/python benchmarks/overhead.py

@@ -54,7 +54,8 @@ def pytest_runtest_makereport(item, call):
 
 
 def _note(mode, item, report):
-    cell = _cells.setdefault(mode, {"results": [], "notes": []})
+    group = item.path.stem.removeprefix("test_")
+    cell = _cells.setdefault(mode, {"group": group, "results": [], "notes": []})
     properties = dict(item.user_properties)
     note = properties.get(NOTE, "")
     if report.outcome == "failed":
@@ -82,6 +83,7 @@ def pytest_sessionfinish(session):
     cells = {}
     for mode, cell in _cells.items():
         result = next(r for r in _WORST_FIRST if r in cell["results"])
-        cells[mode] = {"result": result, "note": "; ".join(cell["notes"])}
+        note = "; ".join(cell["notes"])
+        cells[mode] = {"group": cell["group"], "result": result, "note": note}
     data = {"version": transformers.__version__, "torch": torch.__version__, "cells": cells}
     Path(path).write_text(json.dumps(data, indent=1) + "\n")
