@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
@@ -67,7 +68,7 @@ def instrument(
     Telemetry goes to the providers given here; else to the app's global providers, whether set
     before or after; else to the exporters that the standard ``OTEL_*`` variables name; else to a
     local file, ``llmtrace-<service>-<pid>.jsonl`` in *dir*. No global provider is replaced.
-    Calling it again changes the settings and nothing else.
+    Calling it again changes what is given anew, and nothing else.
 
     Args:
         tracer_provider: Receives the spans.
@@ -123,16 +124,18 @@ class request:  # noqa: N801 - used like a function
         self._model = model
         self._name = name
         self._attributes = attributes or {}
-        self._loop: OwnLoop | None = None
+        self._loops: list[OwnLoop | None] = []
+        """Open loops: a block may be entered again inside itself."""
 
     def __enter__(self) -> Self:
         from llmtrace.guard import guard
         from llmtrace.seams.own_loop import read_own_loop, recorded_model
 
         here = session()
+        loop = None
         if here.arming.armed:
             model = guard.call("finding the model", recorded_model, self._model)
-            self._loop = guard.call(
+            loop = guard.call(
                 "opening a request() block",
                 OwnLoop,
                 here.pipeline,
@@ -141,6 +144,7 @@ class request:  # noqa: N801 - used like a function
                 self._name,
                 self._attributes,
             )
+        self._loops.append(loop)
         return self
 
     def __exit__(
@@ -151,7 +155,7 @@ class request:  # noqa: N801 - used like a function
     ) -> None:
         from llmtrace.guard import guard
 
-        loop, self._loop = self._loop, None
+        loop = self._loops.pop() if self._loops else None
         if loop is not None:
             guard.call("closing a request() block", loop.close, error)
 
@@ -159,9 +163,16 @@ class request:  # noqa: N801 - used like a function
         """Say that *n* tokens have been selected for each row.
 
         Without it each forward call counts as one token, selected when the forward ends.
+
+        Raises:
+            TypeError: *n* is no whole number.
+            ValueError: *n* is negative.
         """
-        if self._loop is not None:
-            self._loop.token(n)
+        count = operator.index(n)
+        if count < 0:
+            raise ValueError(f"token({n!r}): the number of tokens cannot be negative")
+        if self._loops and self._loops[-1] is not None:
+            self._loops[-1].token(count)
 
 
 @contextmanager

@@ -33,6 +33,8 @@ class Session:
         self.arming = Arming(self.pipeline, patches, self._sdk_installers(patches))
         self._lock = threading.RLock()
         self._exit_hook = self._children_hook = False
+        self._given: dict[str, Any] = {}
+        """What ``instrument()`` has been given so far."""
 
     def arm(self) -> None:
         """Put the wrappers in place; telemetry goes to the app's providers, if it has any."""
@@ -49,26 +51,37 @@ class Session:
     ) -> None:
         """Arm, and decide where telemetry goes.
 
+        What an earlier call was given stays, unless this one is given something else.
+
         Raises:
             ConfigError: A setting has a value that cannot be used.
         """
+        providers = {"tracer_provider": tracer_provider, "meter_provider": meter_provider}
         with self._lock:
-            self._configure(settings.load(arguments))
+            new = {k: v for k, v in {**arguments, **providers}.items() if v is not None}
+            given = {**self._given, **new}
+            self._configure(settings.load({k: given[k] for k in arguments if k in given}))
+            self._given = given
             if self.config.disabled:
                 return
             # Absolute: the app may change its folder, and its traces must not be scattered.
             folder = os.path.abspath(self.config.dir)  # noqa: PTH100
-            self.router.use(tracer_provider, meter_provider, folder)
+            tracing, metering = (given.get(name) for name in providers)
+            self.router.use(tracing, metering, folder)
             self.arm()
 
     def _sdk_installers(self, patches: PatchSet) -> dict[str, Callable[[], None]]:
-        from llmtrace.telemetry import flush_hooks
+        from llmtrace.telemetry import flush_hooks, server_spans
 
         def drain() -> None:
             self.pipeline.drain(self.config.flush_timeout_s)
 
+        def trace_installer() -> None:
+            flush_hooks.install_tracing(patches.wrap, drain)
+            server_spans.install(patches.wrap)
+
         return {
-            "opentelemetry.sdk.trace": lambda: flush_hooks.install_tracing(patches.wrap, drain),
+            "opentelemetry.sdk.trace": trace_installer,
             "opentelemetry.sdk.metrics": lambda: flush_hooks.install_metrics(patches.wrap, drain),
             "multiprocessing.util": self._flush_in_children,
         }
@@ -87,7 +100,9 @@ class Session:
         """Put every attribute back; what has finished is still exported."""
         with self._lock:
             self.arming.disarm()
+            self.pipeline.abandon_running()
             self._flush_and_close()
+            self._given = {}
             self.router.use(None, None, None)
 
     def flush(self, timeout_s: float) -> bool:

@@ -91,7 +91,8 @@ def build_record(request: FinishedRequest) -> RequestRecord:
 
 def _unmarked_loop(info: RequestInfo, marks: Marks) -> bool:
     """Whether only forward calls were seen, as in an own loop that marks no tokens."""
-    return info.own_loop and not marks.tokens and bool(marks.forward_ends)
+    unmarked = marks.token_counts is None and not marks.tokens
+    return info.own_loop and unmarked and bool(marks.forward_ends)
 
 
 def _tokens_from_forwards(marks: Marks) -> Marks:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextvars import Token
 from typing import Any
 
 from llmtrace.guard import guard
@@ -11,6 +10,7 @@ from llmtrace.recording.block import Block, current_block
 from llmtrace.recording.pipeline import Pipeline
 from llmtrace.recording.request import RequestInfo
 from llmtrace.recording.running import RunningRequest, start_request
+from llmtrace.records import Finding
 from llmtrace.timing.host import now
 
 Reader = Callable[[RequestInfo, RunningRequest], None]
@@ -32,8 +32,7 @@ class OwnLoop:
         self._name = name
         self._attributes = dict(attributes)
         self._running: RunningRequest | None = None
-        self._token: Token[Block | None] | None = None
-        self._block = Block(now(), self._attributes)
+        self._block = Block(now(), current_block.get(), self._attributes)
         if pipeline.listening():
             info = RequestInfo(own_loop=True, attributes=self._attributes)
             device = getattr(model, "device", None)
@@ -41,12 +40,16 @@ class OwnLoop:
         if self._running is not None:
             self._running.recorder.adopt = self._running.adopt
             self._running.recorder.own_loop = True
-            self._token = current_block.set(self._block)
+            current_block.set(self._block)
 
     def token(self, count: int) -> None:
         """*count* tokens have been selected."""
-        if self._running is not None and not self._running.recorder.capturing():
-            self._running.recorder.select(count)
+        running = self._running
+        if running is None or running.recorder.capturing():
+            return
+        running.recorder.select(count)
+        if not running.innermost and _INTERLEAVED not in running.info.findings:
+            running.info.findings.append(_INTERLEAVED)
 
     def close(self, error: BaseException | None) -> None:
         """End the request; later calls do nothing."""
@@ -67,9 +70,18 @@ class OwnLoop:
             running.close(error)
 
     def _leave(self) -> None:
-        token, self._token = self._token, None
-        if token is not None:
-            try:
-                current_block.reset(token)
-            except ValueError:  # a generator was closed in another context
-                current_block.set(None)
+        self._block.closed = True
+        if current_block.get() is self._block:
+            outer = self._block.outer
+            while outer is not None and outer.closed:
+                outer = outer.outer
+            current_block.set(outer)
+
+
+_INTERLEAVED = Finding(
+    "interleaved_blocks",
+    "warning",
+    "Forward calls went to another request() block",
+    "token() was called while this block was not the innermost open one of its context.",
+    "Run each block in a context of its own (contextvars.copy_context().run, a thread or a task).",
+)

@@ -44,6 +44,15 @@ class OpenSpan(Protocol):
         """End as a plain span around the requests made inside it."""
 
 
+class Running(Protocol):
+    """A request under way."""
+
+    info: RequestInfo
+
+    def abandon(self) -> None:
+        """End without a record."""
+
+
 class Telemetry(Protocol):
     """What recording needs of ``llmtrace.telemetry``; the only door to OpenTelemetry."""
 
@@ -97,30 +106,35 @@ class Pipeline:
         self._busy = False
         self._hurrying = 0
         self._thread: threading.Thread | None = None
-        self._under_way: dict[int, RequestInfo] = {}
+        self._under_way: dict[int, Running] = {}
 
     @property
     def running(self) -> int:
         """Requests under way: the background thread makes room for them."""
         return len(self._under_way)
 
-    def begin(self, info: RequestInfo) -> None:
+    def begin(self, request: Running) -> None:
         """A request has started."""
-        self._under_way[id(info)] = info
+        self._under_way[id(request)] = request
 
-    def leave(self, info: RequestInfo) -> None:
+    def leave(self, request: Running) -> None:
         """A request has been handed over, or turned out to be none."""
         with self._changed:
-            self._under_way.pop(id(info), None)
+            self._under_way.pop(id(request), None)
             self._changed.notify_all()
+
+    def abandon_running(self) -> None:
+        """End the requests under way without records."""
+        for request in list(self._under_way.values()):
+            guard.call("abandoning a request", request.abandon)
 
     def _returning(self) -> bool:
         """Whether a request is about to be handed over: its streamer has been told the end.
 
         The streamer's consumer may get here before the thread that generates has returned.
         """
-        running = list(self._under_way.values())
-        return any(info.stream is not None and info.stream.closed for info in running)
+        streams = [request.info.stream for request in list(self._under_way.values())]
+        return any(stream is not None and stream.closed for stream in streams)
 
     def listening(self) -> bool:
         """Whether anyone would see a record made now."""

@@ -40,6 +40,10 @@ class Marks:
     last_mark: int | None = None
 
 
+OVER = object()
+"""Stands for the model of a request that has ended: no model is this one, so none is recorded."""
+
+
 class Recorder:
     """Marks of one request, on the host clock."""
 
@@ -58,6 +62,7 @@ class Recorder:
         "model",
         "more_forwards",
         "more_tokens",
+        "outer",
         "own_loop",
         "put_forwards",
         "puts",
@@ -94,6 +99,8 @@ class Recorder:
         """False for a model whose calls are not seen, so that processors stand in for them."""
         self.compiled = False
         self.own_loop = False
+        self.outer: Recorder | None = None
+        """The recorder that was active where this one's request began."""
         self.first_call: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         """The first forward call's arguments, in an own loop only."""
         self.cache: Any = None
@@ -104,6 +111,11 @@ class Recorder:
         """What the stopping criteria said after each step, where the ids alone will not tell."""
         self.shift = 0
         """Added to a sequence's length in a request's second loop and later ones."""
+
+    @property
+    def over(self) -> bool:
+        """Whether the request has ended; a recorder may stay active where it was not ended."""
+        return self.model is OVER
 
     def _adopt_model(self, model: Any) -> Recorder:
         self.model = model
@@ -153,14 +165,14 @@ class Recorder:
 
     def select(self, count: int) -> None:
         """The caller's own code has selected *count* tokens (``request().token()``)."""
+        if self.token_counts is None:
+            self.token_counts = []
         if count < 1:  # nothing was accepted: the step goes on
             return
         if len(self.tokens) >= self.limit:
             self.fill()
             self.select(count)
             return
-        if self.token_counts is None:
-            self.token_counts = []
         self.token_counts.append(count)
         self.marked = -1
         self.token()

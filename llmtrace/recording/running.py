@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextvars import Token
 from typing import Any
 
 from llmtrace.guard import guard
 from llmtrace.recording.active import active
 from llmtrace.recording.device_recorder import DeviceRecorder
 from llmtrace.recording.pipeline import OpenSpan, Pipeline
-from llmtrace.recording.recorder import Recorder
+from llmtrace.recording.recorder import OVER, Recorder
 from llmtrace.recording.request import RequestInfo
 from llmtrace.recording.tokens import ERROR
 from llmtrace.timing.device import timer_for
@@ -48,12 +47,16 @@ class RunningRequest:
         self._end_ns: int | None = None
         self._wall = entered or anchor()
         self.recorder = self._recorder(model, device)
-        self._span: OpenSpan | None = pipeline.telemetry.open(info, self._wall.wall_ns, context)
-        if self._span is None:
+        span = pipeline.telemetry.open(info, self._wall.wall_ns, context)
+        if span is None:
             raise _NotTraced
-        self._adopt_server_span(self._span)
-        self._token: Token[Recorder | None] | None = active.set(self.recorder)
-        pipeline.begin(info)
+        self._span = span
+        self._unclaimed = [span]
+        """The span, until somebody ends it; ``pop`` is atomic, so only one does."""
+        self._adopt_server_span(span)
+        self.recorder.outer = active.get()
+        active.set(self.recorder)
+        pipeline.begin(self)
 
     def _recorder(self, model: Any, device: Any) -> Recorder:
         limit = self.pipeline.config.max_step_spans
@@ -75,6 +78,7 @@ class RunningRequest:
         if timer is not None and not recorder.tokens:
             recorder = DeviceRecorder(model, recorder.limit, recorder.start_ns, timer)
             recorder.own_loop = True
+            recorder.outer = self.recorder.outer
             self.recorder = recorder
             active.set(recorder)
         return recorder
@@ -85,29 +89,35 @@ class RunningRequest:
             self._end_ns = now()
             guard.call("looking at the device's clock", self.recorder.ended)
 
+    @property
+    def innermost(self) -> bool:
+        """Whether this is the request that runs here."""
+        return active.get() is self.recorder
+
     def leave(self) -> None:
-        """Stop being the request that runs here."""
-        token, self._token = self._token, None
-        if token is None:
-            return
-        try:
-            active.reset(token)
-        except ValueError:  # a generator was closed in another context
-            active.set(None)
-        if self._span is not None:
-            self._span.leave()
+        """Stop being the request that runs here.
+
+        Blocks need not end in the order in which they began, nor where they began: what takes
+        over is the nearest one around this that has not ended.
+        """
+        if self.innermost:
+            outer = self.recorder.outer
+            while outer is not None and outer.over:
+                outer = outer.outer
+            active.set(outer)
+        self._span.leave()
 
     def close(self, error: BaseException | None = None) -> None:
         """Hand the request over; later calls do nothing."""
         self.ended()
         self.leave()
-        span, self._span = self._span, None
+        span = self._claim()
         if span is None:
             return
         try:
             self._hand_over(span, error)
         finally:
-            self.pipeline.leave(self.info)
+            self.pipeline.leave(self)
 
     def _hand_over(self, span: OpenSpan, error: BaseException | None) -> None:
         info = self.info
@@ -122,16 +132,32 @@ class RunningRequest:
         """End a block that only groups the requests made inside it."""
         self.ended()
         self.leave()
-        span, self._span = self._span, None
+        span = self._claim()
         if span is not None:
             span.end_as_group(name, self._wall.wall(self._end_ns or now()))
         self._let_go()
-        self.pipeline.leave(self.info)
+        self.pipeline.leave(self)
+
+    def abandon(self) -> None:
+        """End without a record, from any thread: tracing is being turned off meanwhile."""
+        span = self._claim()
+        if span is not None:
+            self.recorder.model = OVER
+            span.abandon()
+            self.pipeline.leave(self)
+
+    def _claim(self) -> OpenSpan | None:
+        """Return the span to end, to the first who asks."""
+        try:
+            return self._unclaimed.pop()
+        except IndexError:
+            return None
 
     def _let_go(self) -> None:
         """Keep no tensor alive."""
         recorder = self.recorder
-        recorder.model = recorder.cache = recorder.ids = recorder.first_call = None
+        recorder.model = OVER
+        recorder.cache = recorder.ids = recorder.first_call = None
 
 
 class _NotTraced(Exception):  # noqa: N818 - no error: it says that a request is not wanted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +58,8 @@ class Emitter:
     def __init__(self, router: Router, config: Config) -> None:
         self.router = router
         self.config = config
+        self._unflushed: Counter[int] = Counter()
+        """Spans written to each provider since it was last flushed."""
         self.errands = Errands()
         self.busy: Callable[[], bool] = lambda: False
         """Whether requests are under way, to which Python is left now and then."""
@@ -135,12 +138,15 @@ class Emitter:
         def rest(count: int) -> None:
             if count % BREATHER_SPANS == 0:
                 breathe(self.busy())
-            if count % FLUSH_EVERY_SPANS == 0:
+            # Counted over all requests: many short ones fill a queue as a long one does.
+            self._unflushed[id(provider)] += 1
+            if self._unflushed[id(provider)] >= FLUSH_EVERY_SPANS:
                 self._flush(provider)
 
         return rest
 
     def _flush(self, provider: Any) -> None:
+        self._unflushed.pop(id(provider), None)
         flush = getattr(provider, "force_flush", None)
         if flush is not None:
             guard.call("flushing telemetry", flush, 5_000)

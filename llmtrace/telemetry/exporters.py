@@ -14,7 +14,7 @@ from typing import Any
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import (
     BatchSpanProcessor,
     ConsoleSpanExporter,
@@ -134,7 +134,14 @@ def file_provider(folder: str, environ: Mapping[str, str]) -> tuple[TracerProvid
     """Return a provider that writes the local file, and its exporter."""
     described = resource(environ)
     exporter = LocalFileExporter(folder, str(described.attributes["service.name"]))
-    provider = TracerProvider(resource=described, shutdown_on_exit=False)
+    # Limits set for a backend do not apply to the file, whose reports need every attribute.
+    limits = SpanLimits(
+        max_attributes=SpanLimits.UNSET,
+        max_span_attributes=SpanLimits.UNSET,
+        max_attribute_length=SpanLimits.UNSET,
+        max_span_attribute_length=SpanLimits.UNSET,
+    )
+    provider = TracerProvider(resource=described, shutdown_on_exit=False, span_limits=limits)
     provider.add_span_processor(BufferedProcessor(exporter))
     return provider, exporter
 

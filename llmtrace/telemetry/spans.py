@@ -8,7 +8,7 @@ from typing import Any
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
+from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer
 
 from llmtrace import names
 from llmtrace.config import Steps
@@ -21,6 +21,7 @@ from llmtrace.telemetry.attributes import (
     start_attributes,
     step_attributes,
 )
+from llmtrace.telemetry.server_spans import server_start
 
 BREATHER_SPANS = 16
 """Spans built in one go while a request runs; then Python is left to it."""
@@ -31,6 +32,9 @@ Rest = Callable[[int], None]
 """Called with the number of spans built so far; may wait."""
 
 
+_LIVE = otel_context.create_key("llmtrace-request")
+
+
 class LiveSpan:
     """A request's span, current while the request runs."""
 
@@ -38,7 +42,7 @@ class LiveSpan:
         self, tracer: Tracer, info: RequestInfo, start_unix_ns: int, context: Any | None
     ) -> None:
         parent = trace.get_current_span(context)
-        self.queued_since_unix_ns = _server_start(parent)
+        self.queued_since_unix_ns = server_start(parent)
         self.span = tracer.start_span(
             span_name(info.operation, info.model.name),
             context=context,
@@ -46,29 +50,38 @@ class LiveSpan:
             attributes={} if info.own_loop else start_attributes(info),
             start_time=start_unix_ns,
         )
-        self.context = trace.set_span_in_context(self.span, context)
-        self._token: Any = otel_context.attach(self.context)
+        self.outer = otel_context.get_current()
+        marked = otel_context.set_value(_LIVE, self, context)
+        self.context = trace.set_span_in_context(self.span, marked)
+        self.left = False
+        otel_context.attach(self.context)
         identity = self.span.get_span_context()
         self.trace_id = f"{identity.trace_id:032x}" if identity.is_valid else None
         self.span_id = f"{identity.span_id:016x}" if identity.is_valid else None
 
     def leave(self) -> None:
-        """Stop being the current span."""
-        token, self._token = self._token, None
-        if token is not None and otel_context.get_current() is self.context:
-            otel_context.detach(token)
+        """Stop being the current span.
+
+        What takes over is the context around it; not one that another request has left behind
+        since, as requests need not end in the order in which they began.
+        """
+        if self.left:
+            return
+        self.left = True
+        if otel_context.get_current() is self.context:
+            outer = self.outer
+            while True:
+                live = outer.get(_LIVE)
+                if not isinstance(live, LiveSpan) or not live.left or outer is not live.context:
+                    break
+                outer = live.outer
+            # Attached, not detached by token: that would be refused in another context.
+            otel_context.attach(outer)
 
 
 def span_name(operation: str, model: str) -> str:
     """Return the request span's name."""
     return f"{operation} {model}"
-
-
-def _server_start(span: Span) -> int | None:
-    """Return the start of *span* if it is a server's, in this process."""
-    if getattr(span, "kind", None) is SpanKind.SERVER:
-        return getattr(span, "start_time", None)
-    return None
 
 
 def write_spans(
@@ -95,6 +108,7 @@ def write_spans(
         span.set_status(Status(StatusCode.ERROR))
     if steps == "spans":
         _write_steps(tracer, live, record, rest)
+    rest(0)
     span.end(record.start_unix_ns + round(record.duration_s * 1e9))
 
 

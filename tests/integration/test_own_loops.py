@@ -7,8 +7,10 @@ from itertools import pairwise
 
 import pytest
 import torch
+from opentelemetry import context as otel_context
 
 import llmtrace
+from llmtrace.recording.active import active
 
 
 def greedy_loop(model, ids, n, mark=lambda: None):
@@ -192,3 +194,78 @@ def test_a_failing_subscriber_does_no_harm(tiny, prompt, telemetry):
     assert out.shape == (1, 7)
     assert len(telemetry.requests()) == 1
     unsubscribe()
+
+
+def test_interleaved_blocks_leave_nothing_behind(tiny, prompt, telemetry):
+    """Two blocks that take turns in one thread say so; what comes after them is clean."""
+
+    def loop(name):
+        with llmtrace.request(name=name) as request:
+            for _ in range(3):
+                tiny(prompt)
+                request.token()
+                yield
+
+    with llmtrace.capture() as records:
+        first, second = loop("first"), loop("second")
+        for made in (first, second, first, second, first, second):
+            next(made)
+        first.close()
+        second.close()
+        tiny.generate(prompt, max_new_tokens=2)
+    assert [r.output_tokens for r in records] == [3, 3, 2]
+    assert "interleaved_blocks" in [f.code for f in records[0].findings]
+    assert telemetry.requests()[-1].parent is None
+    assert active.get() is None
+    assert otel_context.get_current() == {}
+
+
+def test_a_block_closed_in_another_thread_stops_recording(tiny, prompt):
+    """Its recorder may stay where it was opened, but takes nothing more and holds no model."""
+    block = llmtrace.request()
+    with llmtrace.capture() as records:
+        block.__enter__()
+        tiny(prompt)
+        thread = threading.Thread(target=block.__exit__, args=(None, None, None))
+        thread.start()
+        thread.join()
+        tiny(prompt)
+        assert len(active.get().forward_ends) == 1
+        tiny.generate(prompt, max_new_tokens=2)
+    assert [r.output_tokens for r in records] == [1, 2]
+    assert active.get() is None
+
+
+def test_a_block_inside_itself(tiny, prompt):
+    """One object entered twice is two blocks."""
+    block = llmtrace.request()
+    with llmtrace.capture() as records, block:
+        tiny(prompt)
+        with block:
+            tiny(prompt)
+            block.token()
+        tiny(prompt)
+        block.token(2)
+    assert [r.output_tokens for r in records] == [1, 2]
+    assert active.get() is None
+
+
+def test_token_takes_whole_numbers(tiny, prompt):
+    """A tensor or numpy number will do; anything else is refused at once; 0 is no token."""
+    with llmtrace.capture() as records, llmtrace.request() as request:
+        tiny(prompt)
+        request.token(torch.tensor(2))
+        for wrong, error in (
+            ("x", TypeError),
+            (2.5, TypeError),
+            (None, TypeError),
+            (-1, ValueError),
+        ):
+            with pytest.raises(error):
+                request.token(wrong)
+    assert type(records[0].output_tokens) is int
+    assert records[0].output_tokens == 2
+    with llmtrace.capture() as records, llmtrace.request() as request:
+        tiny(prompt)
+        request.token(0)
+    assert records[0].ttft_s is None

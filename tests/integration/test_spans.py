@@ -3,11 +3,15 @@
 import contextvars
 import json
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from opentelemetry import context as otel_context
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
 from transformers import LogitsProcessor, LogitsProcessorList, TextIteratorStreamer
 
@@ -315,6 +319,52 @@ def test_a_server_span_above_gives_ttft_from_request(tiny, prompt, telemetry):
     assert request.attributes["llmtrace.ttft.from_request"] == pytest.approx(
         waited + request.attributes["llmtrace.ttft"], abs=1e-3
     )
+
+
+def test_a_server_span_further_up_counts_as_well(tiny, prompt, telemetry):
+    """With the app's own spans between it and ``generate()``, also in a thread."""
+    with (
+        telemetry.tracer.start_as_current_span("POST /chat", kind=SpanKind.SERVER) as server,
+        telemetry.tracer.start_as_current_span("handler"),
+    ):
+        streamer = TextIteratorStreamer(Letters())
+        thread = threading.Thread(
+            target=tiny.generate,
+            args=(prompt,),
+            kwargs={"max_new_tokens": 2, "streamer": streamer},
+        )
+        thread.start()
+        list(streamer)
+        thread.join()
+    tiny.generate(prompt, max_new_tokens=2)
+    (request, alone) = telemetry.requests()
+    waited = (request.start_time - server.start_time) / 1e9
+    assert request.attributes["llmtrace.queue"] == pytest.approx(waited, abs=1e-3)
+    assert "llmtrace.queue" not in alone.attributes
+
+
+def test_many_requests_at_once_lose_no_span(tiny, prompt):
+    """Sixteen requests that end together fit a default batch processor and a slow exporter."""
+
+    class Slow(InMemorySpanExporter):
+        def export(self, spans):
+            time.sleep(0.02)
+            return super().export(spans)
+
+    exporter = Slow()
+    provider = TracerProvider()
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    llmtrace.instrument(tracer_provider=provider)
+    threads = [
+        threading.Thread(target=tiny.generate, args=(prompt,), kwargs={"max_new_tokens": 200})
+        for _ in range(16)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    provider.shutdown()
+    assert len(exporter.get_finished_spans()) == 16 * (1 + 1 + 200)
 
 
 def test_steps_none_keeps_the_arrays(tiny, prompt, telemetry):

@@ -1,11 +1,12 @@
 """Wrappers go in and come out by identity."""
 
 import functools
+import threading
 
 import pytest
 import wrapt
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import Tracer, TracerProvider
 from transformers import LlamaForCausalLM, PreTrainedModel
 from transformers.generation.logits_process import LogitsProcessorList
 from transformers.generation.stopping_criteria import StoppingCriteriaList
@@ -36,6 +37,7 @@ PLACES = [
     (PreTrainedTokenizerBase, "__call__"),
     (PreTrainedTokenizerBase, "encode"),
     (PreTrainedTokenizerBase, "apply_chat_template"),
+    (Tracer, "start_span"),
     (TracerProvider, "force_flush"),
     (TracerProvider, "shutdown"),
     (MeterProvider, "force_flush"),
@@ -183,3 +185,38 @@ def test_it_can_be_turned_on_again(tiny, prompt, original):
             tiny.generate(prompt, max_new_tokens=3)
         assert [len(r.steps) for r in records] == [3]
     assert all(value is original[place] for place, value in raw().items())
+
+
+def test_a_second_instrument_keeps_what_the_first_was_given(tiny, prompt, telemetry):
+    """A bare ``instrument()`` later on, as a library might make, takes nothing away."""
+    llmtrace.instrument(steps="none")
+    llmtrace.instrument()
+    tiny.generate(prompt, max_new_tokens=3)
+    assert len(telemetry.spans()) == 1
+    assert session().config.steps == "none"
+
+
+def test_turning_off_under_a_running_request(tiny, prompt, telemetry):
+    """Nothing is emitted after ``uninstrument()`` has returned, and nothing wrong before."""
+    running, go_on = threading.Event(), threading.Event()
+
+    def wait(input_ids, scores):
+        if input_ids.shape[1] == prompt.shape[1] + 3:
+            running.set()
+            go_on.wait(10)
+        return scores
+
+    arguments = {"max_new_tokens": 9, "logits_processor": [wait]}
+    thread = threading.Thread(target=tiny.generate, args=(prompt,), kwargs=arguments)
+    with llmtrace.capture() as records:
+        thread.start()
+        assert running.wait(10)
+        llmtrace.uninstrument()
+        before = len(telemetry.exporter.get_finished_spans())
+        go_on.set()
+        thread.join()
+    assert records == []
+    assert len(telemetry.exporter.get_finished_spans()) == before
+    assert not [
+        s for s in telemetry.exporter.get_finished_spans() if "llmtrace.tgs" in s.attributes
+    ]
