@@ -76,9 +76,7 @@ def page(results: list[dict[str, Any]]) -> str:
     lines, notes = table(results)
     torch = results[-1]["torch"].partition("+")[0]
     made = f"Made with Python {platform.python_version()} and torch {torch}.\n\n"
-    footnotes = [
-        f"[^{number}]: {note[0].upper()}{note[1:]}." for number, note in enumerate(notes, 1)
-    ]
+    footnotes = [f"[^{number}]: {note}." for number, note in enumerate(notes, 1)]
     return HEAD + made + "\n".join([*lines, "", *footnotes]) + "\n"
 
 

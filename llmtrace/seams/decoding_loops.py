@@ -67,11 +67,17 @@ class Loops:
             self._rows = rows
 
     def interrupted(self, info: RequestInfo, recorder: Recorder) -> None:
-        """An error ended the request."""
-        # Of an interrupted batch the ids so far tell which rows had ended; of a single row the
-        # marks are nearer to the truth, as a streamer may have failed on a token just chosen.
-        if (info.batch_size or 2) > 1 and info.loops == 1 and recorder.ids is not None:
-            self.ended(info, recorder, recorder.ids)
+        """An error ended the request.
+
+        Of several rows the ids so far tell which had ended; of a single one the marks are nearer
+        to the truth, as a streamer may have failed on a token just chosen. Of beams the ids are
+        those of candidates: which rows would have come of them is not known.
+        """
+        rows = (info.batch_size or 0) * (info.parameters.choice_count or 1)
+        ids = recorder.ids
+        told = rows > 1 and not info.parameters.num_beams and info.loops == 1
+        if told and ids is not None and len(ids) == rows:
+            self.ended(info, recorder, ids)
 
     def never_seen(self, info: RequestInfo, config: Any, prompt: Any, result: Any) -> None:
         """The request has returned *result*, and no loop of transformers' was in it."""

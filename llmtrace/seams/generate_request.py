@@ -99,9 +99,10 @@ class GenerateRequest:
     def _adopt_tokenization(
         self, pipeline: Pipeline, context: Any, streamer: Any, kwargs: dict[str, Any]
     ) -> Any:
-        before = take_tokenization(pipeline.telemetry.key(context))
+        before = take_tokenization(pipeline.telemetry.key(context), self.prompt.tensor)
         if before is not None:
             self.info.tokenize_ns = before.duration_ns
+            self.info.tokenize_begun_ns = before.begun_ns
             self.info.operation = "chat" if before.chat else "text_completion"
         known = kwargs.get("tokenizer")
         if known is None:

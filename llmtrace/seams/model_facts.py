@@ -1,30 +1,26 @@
-"""What is true of a model, whatever the request; worked out once per model."""
+"""What is true of a model at the time of a request."""
 
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 from llmtrace.records import ModelFacts
 
-_facts: WeakKeyDictionary[Any, ModelFacts] = WeakKeyDictionary()
 _warm: WeakSet[Any] = WeakSet()
 
 
 def model_facts(model: Any) -> ModelFacts:
-    """Return the facts of *model*."""
-    facts = _facts.get(model)
-    if facts is None:
-        config = getattr(model, "config", None)
-        facts = ModelFacts(
-            name=model_name(model, config),
-            dtype=_dtype(model),
-            quantization=_quantization(config),
-            attn_implementation=getattr(config, "_attn_implementation", None),
-        )
-        _facts[model] = facts
-    return facts
+    """Return the facts of *model*, which may have been cast or changed since last time."""
+    config = getattr(model, "config", None)
+    return ModelFacts(
+        name=model_name(model, config),
+        dtype=_dtype(model),
+        quantization=_quantization(config),
+        attn_implementation=getattr(config, "_attn_implementation", None),
+    )
 
 
 def first_use(model: Any) -> bool:
@@ -40,7 +36,12 @@ def model_name(model: Any, config: Any) -> str:
     name = getattr(config, "_name_or_path", "") or getattr(model, "name_or_path", "")
     if not name:
         return str(getattr(config, "model_type", "") or type(model).__name__)
-    name = str(name)
+    return _short(str(name))
+
+
+@lru_cache(maxsize=256)
+def _short(name: str) -> str:
+    """Return a hub's name as it is, a local folder by its last path component."""
     if os.path.isabs(name) or name.startswith(("./", "../")) or os.path.isdir(name):  # noqa: PTH112,PTH117
         return os.path.basename(os.path.normpath(name))  # noqa: PTH119
     return name

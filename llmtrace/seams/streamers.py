@@ -83,6 +83,9 @@ class StreamerProxy(_ObjectProxy):  # type: ignore[misc]
         before = None
         if recorder.forward_ends:
             recorder.put()
+            if recorder.lengths and getattr(value, "shape", None):
+                # Several tokens a step: should the streamer fail, nothing else tells how many.
+                recorder.length(recorder.lengths[-1][1] + value.shape[-1])
             if not times.pull and times.visible_ns is None:
                 if times.delivered_ns is None:
                     times.delivered_ns = now()

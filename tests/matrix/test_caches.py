@@ -16,12 +16,17 @@ def cell(mode):
 
 def implementation(name):
     """Return whether this version knows a ``cache_implementation``."""
-    from transformers.generation import configuration_utils
+    from transformers.generation import configuration_utils, utils
 
-    known = {"static"} if VERSION < (4, 41) else set()
-    for table in ("ALL_CACHE_IMPLEMENTATIONS", "NEEDS_CACHE_CONFIG"):
-        known |= set(getattr(configuration_utils, table, ()))
-    return name in known
+    known = set()
+    for module in (configuration_utils, utils):
+        for table in (
+            "ALL_CACHE_IMPLEMENTATIONS",
+            "NEEDS_CACHE_CONFIG",
+            "NEED_SETUP_CACHE_CLASSES_MAPPING",
+        ):
+            known |= set(getattr(module, table, ()))
+    return name in known or (name == "offloaded" and VERSION[:2] == (4, 44))
 
 
 @cell("use_cache=False")
@@ -80,7 +85,7 @@ def test_a_cache_of_a_batch_over_two_turns(tiny):
     assert second.input_tokens_cached == 14
 
 
-@cell("cache over two turns")
+@cell("legacy cache (tuple) over two turns")
 def test_a_legacy_cache_over_two_turns(tiny, prompt):
     """Before 4.42 the cache is a tuple, which comes with the output."""
     if VERSION >= (4, 42):
@@ -159,6 +164,8 @@ def tiny_mistral(window=8):
 def test_sliding_window_cache(prompt, named):
     if named and not implementation("sliding_window"):
         not_here('no cache_implementation="sliding_window"')
+    if named and VERSION == (4, 44):
+        not_here("the sliding-window cache of 4.44 fails while it is made, in transformers itself")
     model = tiny_mistral()
     chosen = {"cache_implementation": "sliding_window"} if named else {}
     seen = observe(

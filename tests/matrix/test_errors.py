@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 import torch
-from harness import VERSION, CountingStreamer, check, observe, traced
+from harness import VERSION, CountingStreamer, check, observe, tiny_llama, traced
 from opentelemetry.trace import StatusCode
 from transformers import StoppingCriteria
 
@@ -106,6 +106,70 @@ def test_an_error_at_the_third_step(tiny, prompt, kind, where):
         assert request.status.status_code is StatusCode.ERROR
     clean = observe(tiny, lambda: tiny.generate(prompt, max_new_tokens=3, do_sample=False))
     check(clean, rows=[3], inputs=[5], strategy="greedy")
+
+
+BATCH = torch.tensor([[4, 4, 5, 6, 7], [5, 6, 7, 8, 9]])
+
+
+@cell("errors in other modes")
+@pytest.mark.parametrize(
+    ("how", "rows"),
+    [
+        ({"do_sample": False}, (2, 2)),
+        ({"do_sample": True}, (2, 2)),
+        ({"do_sample": True, "num_return_sequences": 2}, (2, 2, 2, 2)),
+        ({"do_sample": False, "num_beams": 2}, ()),
+        ({"do_sample": False, "use_cache": False}, (2, 2)),
+    ],
+)
+def test_an_error_in_a_batch(tiny, how, rows):
+    """Tokens so far of each row; which rows would have come of beams nobody knows."""
+    error = ValueError("no")
+    seen = traced(
+        lambda: tiny.generate(BATCH, max_new_tokens=9, **how, **Processor(error).arguments()),
+        [tiny],
+    )
+    assert seen.error is error
+    record = seen.record
+    assert record.output_tokens_per_row == rows
+    assert record.output_tokens == (sum(rows) or None)
+    assert len(record.steps) == 2
+    assert len(record.itl_s) == 1
+    assert set(record.finish_reasons) == {"error"}
+
+
+@cell("errors in other modes")
+def test_an_error_in_assisted_decoding(tiny, prompt):
+    """An error after the first step, which gave several tokens: those count."""
+    error = ValueError("no")
+    draft = tiny_llama()
+    streamer = CountingStreamer()
+
+    def put(value):
+        streamer.puts.append(tuple(value.shape))
+        if len(streamer.puts) == 3:
+            raise error
+
+    streamer.put = put
+    kwargs = {"eos_token_id": 2, "suppress_tokens": [2]} if VERSION < (4, 39) else {}
+    seen = traced(
+        lambda: tiny.generate(
+            prompt,
+            assistant_model=draft,
+            max_new_tokens=30,
+            do_sample=False,
+            streamer=streamer,
+            **kwargs,
+        ),
+        [tiny],
+    )
+    assert seen.error is error
+    first, second = (shape[-1] for shape in streamer.puts[1:])
+    assert first > 1
+    record = seen.record
+    assert len(record.steps) == 2
+    assert record.output_tokens == first + second
+    assert record.finish_reasons == ("error",)
 
 
 @cell("refused before it began")

@@ -284,6 +284,48 @@ def test_an_error_in_a_part(prompt):
     check(clean, rows=[6], inputs=[5], strategy="greedy")
 
 
+def tiny_blip():
+    text = {
+        "vocab_size": 64,
+        "hidden_size": 16,
+        "encoder_hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "projection_dim": 16,
+        "bos_token_id": 1,
+        "pad_token_id": PAD,
+        "sep_token_id": 63,
+        "eos_token_id": EOS,
+    }
+    vision = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "image_size": 4,
+        "patch_size": 2,
+        "projection_dim": 16,
+    }
+    torch.manual_seed(0)
+    config = transformers.BlipConfig(text_config=text, vision_config=vision, projection_dim=16)
+    return transformers.BlipForConditionalGeneration(config).eval()
+
+
+@cell("generate() overridden, another model decodes (BLIP)")
+def test_blip():
+    """BLIP's text decoder is given the prompt, which BLIP begins and shortens itself."""
+    model = tiny_blip()
+    pixels = torch.randn(1, 3, 4, 4)
+    ids = torch.tensor([[1, 5, 6, 7, 63]])
+    seen = observe(
+        model,
+        lambda: model.generate(pixels, input_ids=ids, max_new_tokens=4, do_sample=False),
+        count=[model.text_decoder],
+    )
+    check(seen, rows=[4], inputs=[4], strategy="greedy", reasons=seen.record.finish_reasons)
+
+
 @cell("own flow into a decoding method (MusicGen)")
 def test_musicgen(request):
     """MusicGen skips ``GenerationMixin.generate``; it returns a row for each code book."""

@@ -45,6 +45,20 @@ def through_transformers(model, **kwargs):
     kwargs.pop("custom_generate", None)
     return GenerationMixin.generate(model, **kwargs)
 
+def through_a_function(model, **kwargs):
+    from transformers import GenerationMixin
+
+    def loop(model, input_ids, logits_processor, stopping_criteria, **kwargs):
+        done = False
+        while not done:
+            scores = logits_processor(input_ids, model(input_ids=input_ids).logits[:, -1])
+            input_ids = torch.cat([input_ids, scores.argmax(-1, keepdim=True)], dim=1)
+            done = bool(stopping_criteria(input_ids, None).all())
+        return input_ids
+
+    kwargs["custom_generate"] = loop
+    return GenerationMixin.generate(model, **kwargs)
+
 def alone(model, inputs=None, input_ids=None, max_new_tokens=5, **kwargs):
     ids = inputs if input_ids is None else input_ids
     for _ in range(max_new_tokens):
@@ -56,11 +70,13 @@ generate = {chosen}
 """
 
 
-@pytest.fixture(params=["through_transformers", "alone"])
+@pytest.fixture(params=["through_transformers", "through_a_function", "alone"])
 def repository(request, tmp_path, monkeypatch):
     """A model on disk that brings a ``generate()`` along, and how that decodes."""
     if VERSION < (4, 52):
         not_here("repositories bring a generate() along since 4.52")
+    if VERSION < (4, 56) and request.param == "through_a_function":
+        not_here("custom_generate takes a function since 4.56")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "m"))
     folder = tmp_path / f"repo_{request.param}"
