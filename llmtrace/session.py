@@ -24,9 +24,10 @@ class Session:
     """Settings, wrappers, pipeline and destination of this process."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        self.config = _environment_config(environ)
+        self.config, complaint = _environment_config(environ)
         self.router = Router(__version__)
         self.emitter = Emitter(self.router, self.config)
+        self.emitter.complaint = complaint
         self.pipeline = Pipeline(self.config, self.emitter)
         self.emitter.busy = lambda: self.pipeline.running > 0
         patches = PatchSet()
@@ -136,15 +137,17 @@ class Session:
         return flushed and closed
 
 
-def _environment_config(environ: Mapping[str, str]) -> Config:
-    """Return the settings of the environment; importing us must not fail over a typing error."""
+def _environment_config(environ: Mapping[str, str]) -> tuple[Config, str | None]:
+    """Return the settings of the environment, and what is wrong with them.
+
+    Importing us must not fail over a typing error, nor complain before there is a request.
+    """
     from llmtrace.errors import ConfigError
 
     try:
-        return settings.load(environ=environ)
+        return settings.load(environ=environ), None
     except ConfigError as error:
-        guard.warn_once("environment", f"{error}. Defaults are used.")
-        return settings.load(environ=settings.usable(environ))
+        return settings.load(environ=settings.usable(environ)), f"{error}. Its default is used."
 
 
 _session: Session | None = None

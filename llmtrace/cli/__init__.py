@@ -36,14 +36,27 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Run the command line *argv* and return its exit code."""
     arguments = parser().parse_args(argv)
+    if sys.stdout is None:
+        print(f"llmtrace {arguments.command}: standard output is closed", file=sys.stderr)
+        return 2
     try:
-        return int(arguments.run(arguments))
+        code = int(arguments.run(arguments))
+        sys.stdout.flush()
     except LlmtraceError as error:
         print(f"llmtrace {arguments.command}: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        # Whoever read our output has gone; Python must not complain of it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()
         return 0
+    except OSError as error:
+        print(f"llmtrace {arguments.command}: {error}", file=sys.stderr)
+        _give_up_output()
+        return 2
     except KeyboardInterrupt:
         return 130
+    return code
+
+
+def _give_up_output() -> None:
+    """Whoever read our output has gone, or it is full: Python must not complain again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -10,8 +10,9 @@ import sys
 import time
 from typing import Any
 
-from llmtrace import api, demo
+from llmtrace import api, config, demo
 from llmtrace.cli.extras import require
+from llmtrace.errors import ConfigError
 
 
 def add_parser(commands: Any) -> None:
@@ -22,7 +23,9 @@ def add_parser(commands: Any) -> None:
         description="Have a small real Llama-architecture model answer some questions, traced, "
         "and print its TTFT, inter-token latency and tokens per second. Needs no network.",
     )
-    parser.add_argument("--max-new-tokens", type=_positive, default=96, metavar="N")
+    parser.add_argument(
+        "--max-new-tokens", type=_positive, default=96, metavar="N", help="default: 96"
+    )
     parser.add_argument("--question", action="append", help="ask this instead; may be repeated")
     parser.add_argument("--dir", help="folder of the trace file")
     parser.add_argument("--json", action="store_true", help="print the report, and only that")
@@ -30,10 +33,9 @@ def add_parser(commands: Any) -> None:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive whole number")
+    return int(text)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -45,6 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("OTEL_SERVICE_NAME", "demo")
     handle = api.instrument(dir=arguments.dir)
+    if config.load().disabled:
+        raise ConfigError("LLMTRACE_DISABLED is set, so nothing would be traced")
     talk = sys.stderr if arguments.json else sys.stdout
     with contextlib.redirect_stdout(talk):
         model, tokenizer = _load()

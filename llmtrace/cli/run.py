@@ -22,7 +22,7 @@ def add_parser(commands: Any) -> None:
         description="Run a Python program traced, and print a summary when it ends. Traces go to "
         "the program's own OpenTelemetry providers, else to the exporters that OTEL_* variables "
         "name, else to a local file. The exit code is the program's.",
-        usage="llmtrace run [options] (app.py | -m module) [args ...]",
+        usage="llmtrace run [options] [--] (app.py | -m module) [args ...]",
     )
     parser.add_argument("--dir", help="folder of the local trace file")
     parser.add_argument("--service", help="service name; also part of the file's name")
@@ -38,6 +38,8 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Become the program, with tracing turned on as Python starts."""
     program: list[str] = arguments.program
+    if program[:1] == ["--"]:
+        program = program[1:]
     if not program:
         raise ConfigError("no program given; for example: llmtrace run app.py")
     if not arguments.module and not Path(program[0]).exists():

@@ -235,7 +235,9 @@ def _queue(info: RequestInfo, marks: Marks) -> float | None:
     """Return the wait before the request began, tokenizing left out."""
     if info.queued_since_ns is None:
         return None
-    waited = marks.start_ns - info.queued_since_ns - (info.tokenize_ns or 0)
+    begun = info.tokenize_begun_ns
+    inside = begun is not None and begun >= info.queued_since_ns
+    waited = marks.start_ns - info.queued_since_ns - ((info.tokenize_ns or 0) if inside else 0)
     return max(waited, 0) * NANO
 
 

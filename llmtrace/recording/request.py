@@ -49,6 +49,7 @@ class Tokenization:
     """Tokenizer calls that went before a request, in the same place."""
 
     duration_ns: int = 0
+    begun_ns: int = 0
     chat: bool = False
     tokenizer: Any = None
     """A weak reference to the tokenizer."""
@@ -97,6 +98,7 @@ class RequestInfo:
     queued_since_ns: int | None = None
     """Start of the enclosing server span or ``request()`` block, host clock."""
     tokenize_ns: int | None = None
+    tokenize_begun_ns: int | None = None
     stream: StreamTimes | None = None
     error: str | None = None
     findings: list[Finding] = field(default_factory=list)

@@ -27,6 +27,8 @@ def summary_text(records: Sequence[RequestRecord], path: str | None, stream: Tex
     said = text.render(build_report(records), width=width, color=color, brief=True)
     if path is None:
         return said
+    if not os.path.exists(path):  # noqa: PTH110 - a path as it will be shown
+        return f"{said}\n\nNo trace file could be written at {path}."
     path = _shown(path)
     return f"{said}\n\nTrace file: {path}\nThe whole report: llmtrace report {path}"
 

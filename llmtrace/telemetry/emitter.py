@@ -61,6 +61,8 @@ class Emitter:
         self._unflushed: Counter[int] = Counter()
         """Spans written to each provider since it was last flushed."""
         self.errands = Errands()
+        self.complaint: str | None = None
+        """What is wrong with the environment's settings: said once there is a request."""
         self.busy: Callable[[], bool] = lambda: False
         """Whether requests are under way, to which Python is left now and then."""
         self._dirty: dict[int, Any] = {}
@@ -84,6 +86,8 @@ class Emitter:
         """Start a request's span; None where instrumentation is suppressed."""
         if self._suppressed():
             return None
+        if self.complaint is not None:
+            guard.warn_once("environment", self.complaint)
         return _Opened(self.router.current(), info, start_unix_ns, context)
 
     def emit(self, record: RequestRecord, info: RequestInfo, span: OpenSpan) -> None:

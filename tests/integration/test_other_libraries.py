@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import time
 
 import peft
 import pytest
@@ -192,3 +193,44 @@ def test_a_pipeline_batch_and_a_streamer(generator, tokenizer, capsys):
     assert batch.input_tokens_per_row == (1, 3)
     assert streamed.first_delivery_s is not None
     assert capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_only_the_calls_that_made_the_prompt_count(tiny, tokenizer):
+    """Tokenizing for other purposes is not the request's, nor makes it a chat."""
+    with llmtrace.capture() as records:
+        tokenizer.apply_chat_template([{"role": "user", "content": "w5 w6 w7 w8 w9 w10"}])
+        tokenizer(["w5 w6"] * 50)
+        tiny.generate(torch.tensor([[5, 6, 7, 8]]), max_new_tokens=N)
+        text = tokenizer.apply_chat_template(
+            [{"role": "user", "content": "w5 w6 w7"}], tokenize=False
+        )
+        inputs = tokenizer(text, return_tensors="pt")
+        tokenizer("w9")
+        tiny.generate(inputs.input_ids, max_new_tokens=N)
+        tiny.generate(inputs.input_ids, max_new_tokens=N)
+    assert [r.operation for r in records] == ["text_completion", "chat", "text_completion"]
+    assert [r.tokenize_s is not None for r in records] == [False, True, False]
+
+
+def test_queue_time_leaves_out_only_what_was_tokenized_meanwhile(tiny, tokenizer):
+    """Tokenizing before the block is not taken off the wait inside it."""
+    ids = tokenizer("w5 w6", return_tensors="pt").input_ids
+    time.sleep(0.02)
+    with llmtrace.capture() as records, llmtrace.request():
+        time.sleep(0.03)
+        tiny.generate(ids, max_new_tokens=N)
+    assert records[0].tokenize_s > 0
+    assert records[0].queue_s >= 0.03
+
+
+def test_a_model_that_was_cast_says_so(tiny, prompt):
+    """Facts are those of the time of the request."""
+    with llmtrace.capture() as records:
+        tiny.generate(prompt, max_new_tokens=2)
+        tiny.to(torch.bfloat16).set_attn_implementation("eager")
+        tiny.generate(prompt, max_new_tokens=2)
+    assert [(r.dtype, r.attn_implementation) for r in records] == [
+        ("float32", "sdpa"),
+        ("bfloat16", "eager"),
+    ]

@@ -251,6 +251,7 @@ def test_queue_leaves_tokenizing_out_and_ttft_from_request_does_not():
         greedy(),
         queued_since_ns=T0 - 30 * MS,
         tokenize_ns=8 * MS,
+        tokenize_begun_ns=T0 - 20 * MS,
         output_tokens_per_row=(4,),
     )
     assert record.queue_s == pytest.approx(0.022)
@@ -273,10 +274,15 @@ def test_no_first_token_no_ttft_from_request():
     assert record.ttft_from_request_s is None
 
 
-def test_tokenizing_longer_than_the_wait_leaves_no_negative_queue():
-    """Tokenizing that began before the enclosing request leaves a queue of 0."""
-    record = record_of(greedy(), queued_since_ns=T0 - 5 * MS, tokenize_ns=8 * MS)
-    assert record.queue_s == 0
+def test_tokenizing_before_the_enclosing_request_is_not_taken_off_its_queue():
+    """Tokenizing that began 9 ms before, 4 ms before the enclosing request: all 5 ms are queue."""
+    record = record_of(
+        greedy(),
+        queued_since_ns=T0 - 5 * MS,
+        tokenize_ns=3 * MS,
+        tokenize_begun_ns=T0 - 9 * MS,
+    )
+    assert record.queue_s == pytest.approx(0.005)
 
 
 def test_deliveries_count_from_the_start():

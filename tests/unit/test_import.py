@@ -75,7 +75,7 @@ def test_disabled_arms_nothing(run_program):
 
 
 def test_a_bad_variable_does_not_fail_the_import(run_program):
-    """A typing error in the environment is one line at import, and an error at ``instrument()``."""
+    """A typing error in the environment is silent at import, and an error at ``instrument()``."""
     done = run_program(
         """
         import llmtrace
@@ -87,8 +87,7 @@ def test_a_bad_variable_does_not_fail_the_import(run_program):
         LLMTRACE_STEPS="some",
     )
     assert done.stdout.startswith("LLMTRACE_STEPS='some' is none of")
-    assert done.stderr.count("LLMTRACE_STEPS='some'") == 1
-    assert "Traceback" not in done.stderr
+    assert done.stderr == ""
 
 
 def test_the_public_names_are_those_of_the_contract():

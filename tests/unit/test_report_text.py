@@ -194,9 +194,13 @@ def test_plain_text_is_ascii_and_safe():
     assert "[bold]m[/bold] :smile:" in report
 
 
-def test_summary_names_the_trace_file():
-    """What a traced program prints at its end."""
-    said = summary_text([request()], "/d/t.jsonl", io.StringIO())
+def test_summary_names_the_trace_file(tmp_path):
+    """What a traced program prints at its end; a file that could not be written is not offered."""
+    path = tmp_path / "t.jsonl"
+    said = summary_text([request()], str(path), io.StringIO())
+    assert said.endswith(f"No trace file could be written at {path}.")
+    path.touch()
+    said = summary_text([request()], str(path), io.StringIO())
     assert "TTFT" in said
-    assert said.endswith("llmtrace report /d/t.jsonl")
+    assert said.endswith(f"llmtrace report {path}")
     assert "Trace file" not in summary_text([request()], None, io.StringIO())

@@ -23,8 +23,10 @@ def _run_the_shadowed_one() -> None:
 _run_the_shadowed_one()
 
 try:
-    from llmtrace.auto.start import start
+    # Not there in another Python that the program starts: that one runs as ever.
+    if importlib.util.find_spec("llmtrace") is not None:
+        from llmtrace.auto.start import start
 
-    start(os.environ)
+        start(os.environ)
 except Exception as _error:  # noqa: BLE001 - the program runs, untraced
     print(f"llmtrace: tracing could not be turned on: {_error}", file=sys.stderr)  # noqa: T201
