@@ -71,10 +71,10 @@ def items(raw: Raw | None) -> list[Raw]:
 
 
 def numbers(raw: Raw | None) -> list[float]:
-    """Return an array of finite numbers.
+    """Return an array of durations: finite numbers that are not negative.
 
     Raises:
-        ValueError: A value is not a finite number: an array with a hole tells nothing.
+        ValueError: A value is no duration: an array with a hole tells nothing.
     """
     values = items(raw)
     try:
@@ -84,6 +84,8 @@ def numbers(raw: Raw | None) -> list[float]:
         found = [math.nan if (one := number(item)) is None else one for item in values]
     if not all(map(math.isfinite, found)):
         raise ValueError("an array holds something that is not a number")
+    if found and min(found) < 0:
+        raise ValueError("an array holds a negative duration")
     return found
 
 
