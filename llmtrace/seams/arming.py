@@ -10,7 +10,7 @@ import wrapt
 
 from llmtrace.guard import guard
 from llmtrace.recording.pipeline import Pipeline
-from llmtrace.seams import forward, loop, streamers, tokenizers
+from llmtrace.seams import compiled_modules, forward, loop, streamers, tokenizers
 from llmtrace.seams.generate import GenerateSeam
 from llmtrace.seams.patching import PatchSet
 
@@ -43,6 +43,7 @@ class Arming:
             "transformers.tokenization_utils_base": lambda: tokenizers.install(
                 self.patches, telemetry
             ),
+            "torch._dynamo.eval_frame": lambda: compiled_modules.install(self.patches),
             **others,
         }
 

@@ -51,14 +51,15 @@ def _make_call() -> Any:
             if recorder.model is not None:
                 return module.__call__(self, *args, **kwargs)
             recorder = guard.call("adopting a model", recorder.adopt, self) or recorder
-        return _recorded(recorder, module.__call__, self, args, kwargs)
+        return recorded(recorder, module.__call__, self, args, kwargs)
 
     return __call__
 
 
-def _recorded(
+def recorded(
     recorder: Recorder, call: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
+    """Call the model, marking the call; not one within a call that is marked already."""
     if recorder.in_forward or (recorder.own_loop and recorder.capturing()):
         return call(model, *args, **kwargs)
     if recorder.cache is None:
@@ -107,7 +108,7 @@ class _CompiledCall(_ObjectProxy):  # type: ignore[misc]
         recorder = active.get()
         if recorder is None or recorder.model is not self._self_model:
             return self.__wrapped__(*args, **kwargs)
-        return _recorded(recorder, _call_compiled, self.__wrapped__, args, kwargs)
+        return recorded(recorder, call_compiled, self.__wrapped__, args, kwargs)
 
 
 class _Chunking(_ObjectProxy):  # type: ignore[misc]
@@ -118,10 +119,11 @@ class _Chunking(_ObjectProxy):  # type: ignore[misc]
         recorder = active.get()
         if recorder is None:
             return model.forward(*args, **kwargs)
-        return _recorded(recorder, _call_compiled, model.forward, args, kwargs)
+        return recorded(recorder, call_compiled, model.forward, args, kwargs)
 
 
-def _call_compiled(compiled: Any, *args: Any, **kwargs: Any) -> Any:
+def call_compiled(compiled: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call what a compiler made of a model."""
     return compiled(*args, **kwargs)
 
 

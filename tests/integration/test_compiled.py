@@ -109,10 +109,14 @@ def test_a_compiled_request_says_so(tiny, prompt):
 
 
 def test_a_compiled_call_in_an_own_loop(tiny, prompt):
-    """``fullgraph=True`` works inside ``request()``; its steps are seen."""
+    """``fullgraph=True`` works inside ``request()``; its forwards are seen, marked or not."""
     compiled = torch.compile(tiny, backend="eager", fullgraph=True)
-    with torch.no_grad(), llmtrace.capture() as records, llmtrace.request(compiled) as request:
-        for _ in range(3):
-            compiled(prompt, use_cache=False)
-            request.token()
-    assert records[0].output_tokens == 3
+    for given in (compiled, None):
+        with torch.no_grad(), llmtrace.capture() as records, llmtrace.request(given):
+            for _ in range(3):
+                compiled(prompt, use_cache=False)
+        (record,) = records
+        assert record.output_tokens == 3
+        assert record.input_tokens == 5
+        assert [s.forwards for s in record.steps] == [1, 1, 1]
+        assert record.prefill_s > 0

@@ -7,6 +7,7 @@ import pytest
 import wrapt
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import Tracer, TracerProvider
+from torch._dynamo.eval_frame import OptimizedModule
 from transformers import LlamaForCausalLM, PreTrainedModel
 from transformers.generation.logits_process import LogitsProcessorList
 from transformers.generation.stopping_criteria import StoppingCriteriaList
@@ -37,6 +38,7 @@ PLACES = [
     (PreTrainedTokenizerBase, "__call__"),
     (PreTrainedTokenizerBase, "encode"),
     (PreTrainedTokenizerBase, "apply_chat_template"),
+    (OptimizedModule, "__call__"),
     (Tracer, "start_span"),
     (TracerProvider, "force_flush"),
     (TracerProvider, "shutdown"),
