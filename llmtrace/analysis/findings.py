@@ -5,30 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from llmtrace.known_findings import KNOWN
 from llmtrace.records import Finding, RequestRecord, Severity
 
 _RANK: dict[Severity, int] = {"error": 0, "warning": 1, "info": 2}
-
-_KNOWN = {
-    finding.code: finding
-    for finding in (
-        Finding(
-            "tokens_from_forwards",
-            "info",
-            "Tokens were counted by forward calls",
-            "",
-            "Call token() on the request where your code has selected a token.",
-        ),
-        Finding(
-            "steps_truncated",
-            "info",
-            "Only the first steps were recorded singly",
-            "",
-            "Raise max_step_spans (LLMTRACE_MAX_STEP_SPANS).",
-        ),
-    )
-}
-"""Findings whose title and remedy do not depend on the request: a file holds only their codes."""
 
 
 def merge_findings(records: Sequence[RequestRecord]) -> tuple[Finding, ...]:
@@ -64,7 +44,7 @@ def _described(finding: Finding) -> Finding:
     """Return *finding* with the title and remedy that its code stands for, where it has none."""
     if finding.title:
         return finding
-    known = _KNOWN.get(finding.code)
+    known = KNOWN.get(finding.code)
     if known is None:
         return replace(finding, title=finding.code.replace("_", " "))
     return replace(known, evidence=finding.evidence)

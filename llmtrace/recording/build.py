@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from llmtrace.known_findings import STEPS_NOT_SEEN, STEPS_TRUNCATED, TOKENS_FROM_FORWARDS
 from llmtrace.recording.recorder import Marks
 from llmtrace.recording.request import FinishedRequest, RequestInfo
 from llmtrace.records import Finding, RequestRecord, StepRecord
@@ -12,14 +13,6 @@ HOST_BOUND_LEAD_S = 200e-6
 """Below this launch lead the device was waiting for Python."""
 
 NANO = 1e-9
-
-STEPS_NOT_SEEN = Finding(
-    "steps_not_seen",
-    "info",
-    "The request's steps were not seen",
-    "Tokens were returned, but no decoding step ran where the request did.",
-    "Nothing: another thread's steps serve several requests at once.",
-)
 
 
 def build_record(request: FinishedRequest) -> RequestRecord:
@@ -268,22 +261,16 @@ def _findings(info: RequestInfo, marks: Marks, marked: Marks) -> tuple[Finding, 
         findings.append(STEPS_NOT_SEEN)
     if marked is not marks:
         findings.append(
-            Finding(
-                "tokens_from_forwards",
-                "info",
-                "Tokens were counted by forward calls",
-                f"{len(marked.tokens)} forward calls, no token() mark",
-                "Call token() on the request where your code has selected a token.",
+            replace(
+                TOKENS_FROM_FORWARDS,
+                evidence=f"{len(marked.tokens)} forward calls, no token() mark",
             )
         )
     if marked.more_tokens:
         findings.append(
-            Finding(
-                "steps_truncated",
-                "info",
-                "Only the first steps were recorded singly",
-                f"{len(marked.tokens)} recorded, {marked.more_tokens} more tokens counted",
-                "Raise max_step_spans (LLMTRACE_MAX_STEP_SPANS).",
+            replace(
+                STEPS_TRUNCATED,
+                evidence=f"{len(marked.tokens)} recorded, {marked.more_tokens} more tokens counted",
             )
         )
     return tuple(findings)

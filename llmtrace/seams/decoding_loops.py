@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from llmtrace.known_findings import ROWS_NOT_TOLD_APART, TOKENS_FROM_STEPS
 from llmtrace.recording.recorder import Recorder
 from llmtrace.recording.request import RequestInfo
-from llmtrace.records import Finding
 from llmtrace.seams.generation_config import max_length, pad_id, stop_ids
 from llmtrace.seams.inputs import begins_with, read_output
 
@@ -102,28 +102,11 @@ class Loops:
         if failed and info.loops > 1:
             return []
         if self._unread and not failed:
-            info.findings.append(_TOKENS_FROM_STEPS)
+            info.findings.append(TOKENS_FROM_STEPS)
         elif len({len(part) for part in counts}) == 1:
             info.output_tokens_per_row = tuple(map(sum, zip(*counts, strict=True)))
             info.finish_reasons = self._parts[-1][1]
         elif counts:
             info.output_tokens = sum(map(sum, counts))
-            info.findings.append(_ROWS_NOT_TOLD_APART)
+            info.findings.append(ROWS_NOT_TOLD_APART)
         return self._rows
-
-
-_TOKENS_FROM_STEPS = Finding(
-    "tokens_from_steps",
-    "info",
-    "Tokens were counted by steps",
-    "The model's generate() returned no token ids.",
-    "Nothing: a row that ended before the others counts as many tokens as they.",
-)
-
-_ROWS_NOT_TOLD_APART = Finding(
-    "rows_not_told_apart",
-    "info",
-    "Tokens are known in total only",
-    "The request ran several loops over different numbers of rows.",
-    "Nothing: which row got which tokens is known to the model's generate() alone.",
-)

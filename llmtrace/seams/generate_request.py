@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from llmtrace.guard import guard
+from llmtrace.known_findings import CACHED_TOKENS_UNKNOWN
 from llmtrace.recording.block import block_attributes, block_start
 from llmtrace.recording.pipeline import Pipeline
 from llmtrace.recording.request import RequestInfo
@@ -18,7 +19,6 @@ from llmtrace.seams.generation_config import parameters_of, strategy_of
 from llmtrace.seams.inputs import device_of, read_input, read_prompt
 from llmtrace.seams.kv_cache import (
     CACHE_NAMES,
-    CACHED_TOKENS_UNKNOWN,
     cache_bytes,
     cache_kind,
     cached_tokens,

@@ -5,21 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from llmtrace.records import Finding
-
 CACHE_NAMES = ("past_key_values", "cache", "cache_params")
 """What a model calls its cache: ``cache`` since 5.24, ``cache_params`` for state-space models."""
 
 _DYNAMIC = frozenset({"DynamicCache", "QuantizedCache", "SinkCache"})
 """Classes that know their length on the host, and so do those derived from them."""
-
-CACHED_TOKENS_UNKNOWN = Finding(
-    "cached_tokens_unknown",
-    "info",
-    "How full the cache handed in was is not known",
-    "Only the device knows; asking it would make the program wait.",
-    "Nothing: input tokens are counted, those in the cache are not told apart.",
-)
 
 
 def cache_bytes(cache: Any) -> int | None:

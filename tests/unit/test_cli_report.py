@@ -85,7 +85,7 @@ def test_a_finding_of_severity_error_is_exit_code_1(file, capsys, monkeypatch):
     from llmtrace.records import Finding
 
     known = {"broken": Finding("broken", "error", "Broken", "", "Mend it.")}
-    monkeypatch.setattr(findings, "_KNOWN", known)
+    monkeypatch.setattr(findings, "KNOWN", known)
     codes = {"values": [{"stringValue": "broken"}]}
     file.write_text(line("aa", attribute("llmtrace.findings", arrayValue=codes)))
     assert run(file) == 1

@@ -1,0 +1,60 @@
+"""Findings whose title and remedy are the same for every request: a span holds only their codes."""
+
+from __future__ import annotations
+
+from llmtrace.records import Finding
+
+TOKENS_FROM_FORWARDS = Finding(
+    "tokens_from_forwards",
+    "info",
+    "Tokens were counted by forward calls",
+    "",
+    "Call token() on the request where your code has selected a token.",
+)
+STEPS_TRUNCATED = Finding(
+    "steps_truncated",
+    "info",
+    "Only the first steps were recorded singly",
+    "",
+    "Raise max_step_spans (LLMTRACE_MAX_STEP_SPANS).",
+)
+STEPS_NOT_SEEN = Finding(
+    "steps_not_seen",
+    "info",
+    "The request's steps were not seen",
+    "Tokens were returned, but no decoding step ran where the request did.",
+    "Nothing: another thread's steps serve several requests at once.",
+)
+TOKENS_FROM_STEPS = Finding(
+    "tokens_from_steps",
+    "info",
+    "Tokens were counted by steps",
+    "The model's generate() returned no token ids.",
+    "Nothing: a row that ended before the others counts as many tokens as they.",
+)
+ROWS_NOT_TOLD_APART = Finding(
+    "rows_not_told_apart",
+    "info",
+    "Tokens are known in total only",
+    "The request ran several loops over different numbers of rows.",
+    "Nothing: which row got which tokens is known to the model's generate() alone.",
+)
+CACHED_TOKENS_UNKNOWN = Finding(
+    "cached_tokens_unknown",
+    "info",
+    "How full the cache handed in was is not known",
+    "Only the device knows; asking it would make the program wait.",
+    "Nothing: input tokens are counted, those in the cache are not told apart.",
+)
+
+KNOWN = {
+    finding.code: finding
+    for finding in (
+        TOKENS_FROM_FORWARDS,
+        STEPS_TRUNCATED,
+        STEPS_NOT_SEEN,
+        TOKENS_FROM_STEPS,
+        ROWS_NOT_TOLD_APART,
+        CACHED_TOKENS_UNKNOWN,
+    )
+}
