@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
+from llmtrace.guard import guard
 from llmtrace.recording.own_loop import OwnLoop
 from llmtrace.records import RequestRecord
 from llmtrace.session import session
@@ -128,7 +129,6 @@ class request:  # noqa: N801 - used like a function
         """Open loops: a block may be entered again inside itself."""
 
     def __enter__(self) -> Self:
-        from llmtrace.guard import guard
         from llmtrace.seams.own_loop import read_own_loop, recorded_model
 
         here = session()
@@ -153,8 +153,6 @@ class request:  # noqa: N801 - used like a function
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        from llmtrace.guard import guard
-
         loop = self._loops.pop() if self._loops else None
         if loop is not None:
             guard.call("closing a request() block", loop.close, error)
@@ -189,7 +187,12 @@ def capture() -> Iterator[list[RequestRecord]]:
     try:
         yield records
     finally:
-        pipeline.drain(CAPTURE_WAIT_S, hurry=False)
+        if not pipeline.drain(CAPTURE_WAIT_S, hurry=False):
+            guard.warn_once(
+                "capture",
+                f"capture() gave up after {CAPTURE_WAIT_S:g} s: records of this block are missing. "
+                "Does a subscriber block?",
+            )
         unsubscribe()
 
 
