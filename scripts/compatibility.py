@@ -14,7 +14,17 @@ from pathlib import Path
 from typing import Any
 
 SIGNS = {"right": "✓", "not in this version": "no", "not observable": "(✓)", "wrong": "✗"}
-GROUPS = ("modes", "stopping", "caches", "assisted", "models", "own_ways", "errors")
+GROUPS = (
+    "modes",
+    "calls",
+    "stopping",
+    "caches",
+    "assisted",
+    "models",
+    "overrides",
+    "own_ways",
+    "errors",
+)
 """The modules of tests/matrix, in the order of the page."""
 
 HEAD = """\

@@ -43,7 +43,7 @@ def install(patches: PatchSet, base: type, wrapper: Wrapper) -> None:
 
     patches.add(base, "__init_subclass__", classmethod(__init_subclass__))
     for cls in _descendants(base):
-        cover(cls)
+        guard.call("looking at a model class", cover, cls)
 
 
 def _descendants(base: type) -> Iterator[type]:

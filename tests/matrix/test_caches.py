@@ -102,10 +102,10 @@ def test_a_legacy_cache_over_two_turns(tiny, prompt):
 
 
 @cell("static cache over two turns")
-def test_a_static_cache_over_two_turns(tiny, prompt, request):
+def test_a_static_cache_over_two_turns(tiny, prompt):
     """On a GPU only the device knows how full it is; on the CPU it can be asked."""
-    if VERSION < (4, 45):
-        not_here("a static cache handed in is not continued before 4.45")
+    if VERSION < (4, 39):
+        not_here("a static cache of 4.38 is one layer's, and not for callers to hand in")
 
     def call():
         try:

@@ -2,7 +2,15 @@
 
 import pytest
 import torch
-from harness import EOS, PAD, VERSION, Force, check, not_here, observe
+from harness import (
+    EOS,
+    PAD,
+    VERSION,
+    Force,
+    check,
+    not_here,
+    observe,
+)
 from transformers import LogitsProcessor
 
 BATCH = torch.tensor([[PAD, PAD, 5, 6, 7], [5, 6, 7, 8, 9]])
@@ -287,3 +295,43 @@ def test_inputs_embeds_only(tiny, prompt):
     )
     assert seen.result.shape == (1, 5)
     check(seen, rows=[5], inputs=[5], strategy="greedy")
+
+
+@cell("return sequences, sample")
+def test_return_sequences_of_different_length(tiny, prompt):
+    seen = observe(
+        tiny,
+        lambda: tiny.generate(
+            prompt,
+            max_new_tokens=9,
+            do_sample=True,
+            num_return_sequences=3,
+            eos_token_id=EOS,
+            logits_processor=[Force(5, 2, 4, 9)],
+        ),
+    )
+    check(seen, rows=[2, 4, 9], inputs=[5], strategy="sample", reasons=["stop"] * 3)
+
+
+@cell("beam")
+def test_beams_of_two_prompts_end_apart(tiny, prompt):
+    seen = observe(
+        tiny,
+        lambda: tiny.generate(
+            prompt.repeat(2, 1),
+            max_new_tokens=9,
+            num_beams=2,
+            early_stopping=True,
+            eos_token_id=EOS,
+            do_sample=False,
+            logits_processor=[Force(5, 3, 6)],
+        ),
+    )
+    check(
+        seen,
+        rows=[3, 6],
+        inputs=[5, 5],
+        strategy="beam",
+        reasons=["stop"] * 2,
+        steps=seen.forwards,
+    )
