@@ -57,10 +57,7 @@ class GenerateRequest:
         if streamer is not None and pipeline.telemetry.here() is None:
             context = context_of(streamer)
         self.info = info = RequestInfo(model=model_facts(model))
-        config = arguments.get("generation_config")
-        if config is None:
-            config = getattr(model, "generation_config", None)
-        self._config = _Override(config, kwargs)
+        self._config = _Override(_config_of(model, arguments), kwargs)
         info.strategy = strategy_of(self._config, kwargs)
         info.queued_since_ns = block_start()
         info.attributes = block_attributes()
@@ -222,6 +219,11 @@ def _pretrained_model() -> type:
 @cache
 def _parameter_names(function: Any) -> tuple[str, ...]:
     return tuple(name for name in inspect.signature(function).parameters if name != "self")
+
+
+def _config_of(model: Any, arguments: dict[str, Any]) -> Any:
+    config = arguments.get("generation_config")
+    return getattr(model, "generation_config", None) if config is None else config
 
 
 class _Override:
