@@ -124,6 +124,8 @@ def _step(
             sum(marks.forward_ends[i] - marks.forward_starts[i] for i in forwards) or None
         )
         forward_start = marks.forward_starts[first] if host_duration else None
+        if index == 0 and marks.encoder_start is not None:
+            forward_start = marks.encoder_start
         forward_end = host_end
         if marks.device_forward_ends is not None:
             device_end = marks.device_forward_ends[last]

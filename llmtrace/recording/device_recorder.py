@@ -39,6 +39,11 @@ class DeviceRecorder(Recorder):
     def capturing(self) -> bool:
         return self.timer.capturing()
 
+    def encoder_started(self) -> None:
+        if self.encoder_start is None:
+            self.encoder_start = now()
+            self.prefill_event = (self.encoder_start, self.timer.mark())
+
     def forward_started(self) -> None:
         instant = now()
         self.forward_starts.append(instant)

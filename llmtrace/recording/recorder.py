@@ -38,6 +38,7 @@ class Marks:
     more_forwards: int = 0
     """Tokens and forward calls after the limit: of those only the last one's time is kept."""
     last_mark: int | None = None
+    encoder_start: int | None = None
 
 
 OVER = object()
@@ -51,6 +52,7 @@ class Recorder:
         "adopt",
         "cache",
         "compiled",
+        "encoder_start",
         "first_call",
         "forward_ends",
         "forward_starts",
@@ -98,6 +100,7 @@ class Recorder:
         self.sees_forwards = True
         """False for a model whose calls are not seen, so that processors stand in for them."""
         self.compiled = False
+        self.encoder_start: int | None = None
         self.own_loop = False
         self.outer: Recorder | None = None
         """The recorder that was active where this one's request began."""
@@ -129,6 +132,11 @@ class Recorder:
     def capturing(self) -> bool:
         """Whether calls are being captured rather than run."""
         return False
+
+    def encoder_started(self) -> None:
+        """An encoder is about to be called, before the model's own first forward."""
+        if self.encoder_start is None:
+            self.encoder_start = now()
 
     def forward_started(self) -> None:
         """The model's forward is about to be called."""
@@ -212,6 +220,7 @@ class Recorder:
             more_tokens=self._more_tokens(),
             more_forwards=self.more_forwards,
             last_mark=self.last_mark,
+            encoder_start=self.encoder_start,
         )
 
     def _counts(self) -> list[int] | None:

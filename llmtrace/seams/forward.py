@@ -49,6 +49,9 @@ def _make_call() -> Any:
             return module.__call__(self, *args, **kwargs)
         if recorder.model is not self:
             if recorder.model is not None:
+                if not recorder.forward_starts and not recorder.own_loop:
+                    # An encoder's: the prefill has begun.
+                    recorder.encoder_started()
                 return module.__call__(self, *args, **kwargs)
             recorder = guard.call("adopting a model", recorder.adopt, self) or recorder
         return recorded(recorder, module.__call__, self, args, kwargs)

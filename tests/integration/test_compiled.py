@@ -5,6 +5,7 @@ import torch
 from transformers import CompileConfig, GenerationConfig
 
 import llmtrace
+from llmtrace.session import session
 
 STEPS = 6
 
@@ -86,7 +87,7 @@ def test_the_graph_is_the_same_and_every_step_is_seen(tiny, prompt, how):
     """As many graphs, breaks and frames as without llmtrace; the same ids; N steps."""
     llmtrace.uninstrument()
     ids, without = counted(lambda: how(tiny, prompt))
-    llmtrace.session.session().arm()
+    session().arm()
     with llmtrace.capture() as records:
         traced, with_us = counted(lambda: how(tiny, prompt))
     assert torch.equal(ids, traced)
@@ -120,3 +121,17 @@ def test_a_compiled_call_in_an_own_loop(tiny, prompt):
         assert record.input_tokens == 5
         assert [s.forwards for s in record.steps] == [1, 1, 1]
         assert record.prefill_s > 0
+
+
+@pytest.mark.parametrize(
+    "how", [static_compiled, forward_compiled, module_compiled, wrapper_compiled]
+)
+def test_compiled_before_we_were_turned_on(tiny, prompt, how):
+    """A model that was compiled and used before is traced from then on, with the same ids."""
+    session().arming.disarm()
+    plain = how(tiny, prompt)
+    session().arm()
+    with llmtrace.capture() as records:
+        traced = how(tiny, prompt)
+    assert torch.equal(plain, traced)
+    assert [len(r.steps) for r in records] == [STEPS]

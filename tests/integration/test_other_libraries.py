@@ -7,11 +7,15 @@ import time
 import peft
 import pytest
 import torch
+import wrapt
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import (
     BitsAndBytesConfig,
+    GenerationMixin,
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
     TextStreamer,
@@ -234,3 +238,35 @@ def test_a_model_that_was_cast_says_so(tiny, prompt):
         ("float32", "sdpa"),
         ("bfloat16", "eager"),
     ]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_accelerate_prepare(tiny, prompt):
+    """Mixed precision wraps the model's forward; unwrapped again it is traced as before."""
+    AcceleratorState._reset_state(reset_partial_state=True)  # a Trainer may have set it
+    accelerator = Accelerator(cpu=True, mixed_precision="bf16")
+    prepared = accelerator.prepare(tiny)
+    counted(prepared, prompt)
+    counted(accelerator.unwrap_model(prepared), prompt)
+    assert accelerator.unwrap_model(prepared, keep_fp32_wrapper=False) is tiny
+
+
+def test_another_package_under_us(tiny, prompt):
+    """A wrapper that was there before us is called as ever, and stays when we go."""
+    session().arming.disarm()
+    calls = []
+
+    def theirs(wrapped, instance, args, kwargs):
+        calls.append(1)
+        return wrapped(*args, **kwargs)
+
+    original = vars(GenerationMixin)["generate"]
+    wrapt.wrap_function_wrapper(GenerationMixin, "generate", theirs)
+    under = vars(GenerationMixin)["generate"]
+    try:
+        counted(tiny, prompt)
+        assert calls == [1, 1]
+        session().arming.disarm()
+        assert vars(GenerationMixin)["generate"] is under
+    finally:
+        GenerationMixin.generate = original

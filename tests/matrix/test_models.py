@@ -1,5 +1,7 @@
 """Models of other shapes: with an encoder, with pictures, with sound."""
 
+import time
+
 import pytest
 import torch
 import transformers
@@ -65,6 +67,17 @@ def test_t5(how):
     strategy = "beam" if "num_beams" in how else "sample" if how else "greedy"
     check(seen, rows=[4, 4], inputs=[5, 7], padded=14, strategy=strategy)
     assert seen.forwards == 4
+
+
+@cell("encoder-decoder (T5)")
+def test_the_encoder_is_part_of_the_prefill():
+    """An encoder of 30 ms is in TTFT and in the prefill, and in no gap."""
+    model = tiny_t5()
+    model.encoder.register_forward_pre_hook(lambda *_: time.sleep(0.03))
+    ids = torch.tensor([[5, 6, 7]])
+    record = observe(model, lambda: model.generate(ids, max_new_tokens=4, do_sample=False)).record
+    assert 0.03 <= record.prefill_s < record.ttft_s
+    assert max(record.itl_s) < 0.03
 
 
 def tiny_whisper():
