@@ -222,12 +222,21 @@ def test_ctrl_c_ends_the_request_and_the_program_as_ever(program, tmp_path):
         """
     )
     process = subprocess.Popen(
-        [sys.executable, app], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, app],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # As in a terminal: what is started in the background inherits that it ignores Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
-    process.stdout.readline()
-    time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
+    try:
+        process.stdout.readline()
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
     assert process.returncode == -signal.SIGINT
     assert errors.decode().rstrip().endswith("KeyboardInterrupt")
     (file,) = trace_files(tmp_path)
