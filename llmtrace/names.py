@@ -79,7 +79,6 @@ MEMORY_ALLOCATED = "llmtrace.cuda.memory.allocated"
 MEMORY_RESERVED = "llmtrace.cuda.memory.reserved"
 MEMORY_PEAK = "llmtrace.cuda.memory.peak"
 FINDINGS = "llmtrace.findings"
-TRANSFORMERS_VERSION = "llmtrace.transformers.version"
 
 STEP_INDEX = "llmtrace.step.index"
 STEP_TOKENS = "llmtrace.step.tokens"

@@ -1,4 +1,4 @@
-"""What each metric means: formula, unit and weighting, once.
+"""What each metric means: formula and unit, once.
 
 The formulas are those of docs/glossary.md. ``t0`` is the entry of ``generate()``, ``t1 .. tn`` are
 the times at which output tokens were selected, ``n`` is how many there are.
@@ -7,9 +7,6 @@ the times at which output tokens were selected, ``n`` is how many there are.
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-PER_REQUEST = "one value per request"
-PER_GAP = "one value per gap and row: requests pooled, weighted by their tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,34 +18,26 @@ class MetricSpec:
     unit: str
     """Of the numbers in a report object: ``s``, ``token/s``, ``1``."""
     formula: str
-    weighting: str
 
 
-TTFT = MetricSpec("TTFT", "s", "t1 - t0: entry of generate() to first token selected", PER_REQUEST)
-ITL = MetricSpec("ITL", "s", "t[i+1] - t[i]: gap between output tokens of a row", PER_GAP)
-TPOT = MetricSpec("TPOT", "s", "(tn - t1) / (n - 1)", PER_REQUEST)
-E2E = MetricSpec("E2E", "s", "tn - t0: to the last token", PER_REQUEST)
+TTFT = MetricSpec("TTFT", "s", "t1 - t0: entry of generate() to first token selected")
+ITL = MetricSpec("ITL", "s", "t[i+1] - t[i]: gap between output tokens of a row")
+TPOT = MetricSpec("TPOT", "s", "(tn - t1) / (n - 1)")
+E2E = MetricSpec("E2E", "s", "tn - t0: to the last token")
 PREFILL = MetricSpec(
     "prefill",
     "s",
     "start of the first forward to end of the one that yields the first token",
-    PER_REQUEST,
 )
-TGS_REQUEST = MetricSpec("TGS request", "token/s", "n / (tn - t0), n over all rows", PER_REQUEST)
-TGS_DECODE = MetricSpec(
-    "TGS decode", "token/s", "(n - 1) / (tn - t1), n - 1 summed over all rows", PER_REQUEST
-)
+TGS_REQUEST = MetricSpec("TGS request", "token/s", "n / (tn - t0), n over all rows")
+TGS_DECODE = MetricSpec("TGS decode", "token/s", "(n - 1) / (tn - t1), n - 1 summed over all rows")
 TGS_SYSTEM = MetricSpec(
     "TGS system",
     "token/s",
     "output tokens of all rows / time in which at least one request was running",
-    "one value for all requests",
 )
 HOST_BOUND = MetricSpec(
     "host-bound",
     "1",
     "share of decode steps with launch lead < 200 us: the device waited for Python",
-    PER_REQUEST,
 )
-
-HEADLINE = (TTFT, ITL, TPOT, E2E, PREFILL, TGS_REQUEST, TGS_DECODE, TGS_SYSTEM, HOST_BOUND)

@@ -213,8 +213,8 @@ class Pipeline:
 
     def _work(self) -> None:
         while True:
-            job = self._next()
-            guard.call("delivering a record", self._deliver, job)
+            # In one expression: no name here keeps a finished request until the next one.
+            guard.call("delivering a record", self._deliver, self._next())
             with self._changed:
                 self._busy = False
                 self._changed.notify_all()

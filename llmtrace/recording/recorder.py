@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from llmtrace.guard import guard
 from llmtrace.timing.host import now
 
 
@@ -95,8 +96,8 @@ class Recorder:
         self.more_forwards = 0
         self.more_tokens = 0
         self.last_mark: int | None = None
-        self.adopt: Callable[[Any], Recorder] = self._adopt_model
-        """What to do with the first model that an own loop calls; returns who records it."""
+        self.adopt: Callable[[Any], Recorder] | None = None
+        """What an own loop does with the first model it calls; returns who records it."""
         self.sees_forwards = True
         """False for a model whose calls are not seen, so that processors stand in for them."""
         self.compiled = False
@@ -120,9 +121,11 @@ class Recorder:
         """Whether the request has ended; a recorder may stay active where it was not ended."""
         return self.model is OVER
 
-    def _adopt_model(self, model: Any) -> Recorder:
-        self.model = model
-        return self
+    def adopted(self, model: Any) -> Recorder:
+        """Return who records *model*, the first one called in an own loop that names none."""
+        if self.adopt is None:
+            return self
+        return guard.call("adopting a model", self.adopt, model) or self
 
     @property
     def in_forward(self) -> bool:

@@ -142,7 +142,7 @@ class RunningRequest:
         """End without a record, from any thread: tracing is being turned off meanwhile."""
         span = self._claim()
         if span is not None:
-            self.recorder.model = OVER
+            self._let_go()
             span.abandon()
             self.pipeline.leave(self)
 
@@ -154,10 +154,10 @@ class RunningRequest:
             return None
 
     def _let_go(self) -> None:
-        """Keep no tensor alive."""
+        """Keep no tensor alive, and no cycle that only Python's collector would end."""
         recorder = self.recorder
         recorder.model = OVER
-        recorder.cache = recorder.ids = recorder.first_call = None
+        recorder.cache = recorder.ids = recorder.first_call = recorder.adopt = None
 
 
 class _NotTraced(Exception):  # noqa: N818 - no error: it says that a request is not wanted

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmtrace.guard import guard
 from llmtrace.recording.active import active
 from llmtrace.seams.forward import call_compiled, recorded
 from llmtrace.seams.patching import PatchSet
@@ -30,7 +29,7 @@ def _called(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str
         return wrapped(*args, **kwargs)
     inner = instance._orig_mod  # noqa: SLF001 - its one name for what it compiles
     if recorder.model is None:
-        recorder = guard.call("adopting a model", recorder.adopt, inner) or recorder
+        recorder = recorder.adopted(inner)
     if recorder.model is not inner:
         return wrapped(*args, **kwargs)
     return recorded(recorder, call_compiled, wrapped, args, kwargs)

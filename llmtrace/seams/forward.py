@@ -11,7 +11,6 @@ from typing import Any
 
 import wrapt
 
-from llmtrace.guard import guard
 from llmtrace.recording.active import active
 from llmtrace.recording.recorder import Recorder
 from llmtrace.seams.kv_cache import CACHE_NAMES
@@ -53,7 +52,7 @@ def _make_call() -> Any:
                     # An encoder's: the prefill has begun.
                     recorder.encoder_started()
                 return module.__call__(self, *args, **kwargs)
-            recorder = guard.call("adopting a model", recorder.adopt, self) or recorder
+            recorder = recorder.adopted(self)
         return recorded(recorder, module.__call__, self, args, kwargs)
 
     return __call__

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer
+from opentelemetry.context import Context
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from llmtrace import names
 from llmtrace.config import Steps
@@ -32,7 +34,20 @@ Rest = Callable[[int], None]
 """Called with the number of spans built so far; may wait."""
 
 
-_LIVE = otel_context.create_key("llmtrace-request")
+_PLACE = otel_context.create_key("llmtrace-request")
+
+
+@dataclass(slots=True)
+class _Place:
+    """Stands in the contexts of a request's span; refers to none of them, so it makes no cycle."""
+
+    span: Span
+    outer: Context
+    left: bool = False
+
+    def left_behind(self, context: Context) -> bool:
+        """Whether *context* is no more than the one of a request that has ended."""
+        return self.left and trace.get_current_span(context) is self.span
 
 
 class LiveSpan:
@@ -50,10 +65,9 @@ class LiveSpan:
             attributes={} if info.own_loop else start_attributes(info),
             start_time=start_unix_ns,
         )
-        self.outer = otel_context.get_current()
-        marked = otel_context.set_value(_LIVE, self, context)
+        self._place = _Place(self.span, otel_context.get_current())
+        marked = otel_context.set_value(_PLACE, self._place, context)
         self.context = trace.set_span_in_context(self.span, marked)
-        self.left = False
         otel_context.attach(self.context)
         identity = self.span.get_span_context()
         self.trace_id = f"{identity.trace_id:032x}" if identity.is_valid else None
@@ -65,16 +79,13 @@ class LiveSpan:
         What takes over is the context around it; not one that another request has left behind
         since, as requests need not end in the order in which they began.
         """
-        if self.left:
+        if self._place.left:
             return
-        self.left = True
+        self._place.left = True
         if otel_context.get_current() is self.context:
-            outer = self.outer
-            while True:
-                live = outer.get(_LIVE)
-                if not isinstance(live, LiveSpan) or not live.left or outer is not live.context:
-                    break
-                outer = live.outer
+            outer = self._place.outer
+            while isinstance(place := outer.get(_PLACE), _Place) and place.left_behind(outer):
+                outer = place.outer
             # Attached, not detached by token: that would be refused in another context.
             otel_context.attach(outer)
 
