@@ -23,6 +23,12 @@ MAX_WAITING = 1024
 CONSUMER_WAIT_S = 1.0
 """How long a finished request waits for its streamer's consumer to take the first text."""
 
+DEVICE_WAIT_S = 10.0
+"""How long a finished request waits for its device, where the app has not waited for it."""
+
+CONSUMER_POLL_S = 0.05
+DEVICE_POLL_S = 0.002
+
 Subscriber = Callable[[RequestRecord], None]
 
 
@@ -84,8 +90,22 @@ class _Job:
     marks: Marks
     start_unix_ns: int
     span: OpenSpan
-    due: float
-    """Do not wait for the consumer any longer than this."""
+    ended: float
+    """When it was handed over (``time.monotonic``)."""
+
+    def waits(self, hurrying: bool) -> float | None:  # noqa: FBT001
+        """Return after how long to look again, or None if there is nothing to wait for.
+
+        Args:
+            hurrying: Give up waiting for the streamer's consumer.
+        """
+        age = time.monotonic() - self.ended
+        device, stream = self.marks.device, self.info.stream
+        if device is not None and age < DEVICE_WAIT_S and not device.passed(self.marks):
+            return DEVICE_POLL_S
+        if hurrying or stream is None or stream.settled or age >= CONSUMER_WAIT_S:
+            return None
+        return CONSUMER_POLL_S
 
 
 class Pipeline:
@@ -158,12 +178,11 @@ class Pipeline:
 
     def submit(self, info: RequestInfo, marks: Marks, start_unix_ns: int, span: OpenSpan) -> None:
         """Hand over a finished request; returns at once."""
-        due = time.monotonic() + CONSUMER_WAIT_S
         dropped = None
         with self._changed:
             if len(self._jobs) >= MAX_WAITING:
                 dropped = self._jobs.popleft()
-            self._jobs.append(_Job(info, marks, start_unix_ns, span, due))
+            self._jobs.append(_Job(info, marks, start_unix_ns, span, time.monotonic()))
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._work, name="llmtrace-pipeline", daemon=True
@@ -220,21 +239,23 @@ class Pipeline:
                 self._changed.notify_all()
 
     def _next(self) -> _Job:
-        """Wait for a request whose streamer's consumer has its first text, or has had its time."""
+        """Wait for a request that its device and its streamer's consumer are done with."""
         with self._changed:
             while True:
-                wait = None
+                look_again = []
                 for index, job in enumerate(self._jobs):
-                    left = job.due - time.monotonic()
-                    stream = job.info.stream
-                    if self._hurrying or left <= 0 or stream is None or stream.settled:
+                    hurrying = bool(self._hurrying)
+                    wait = guard.call("waiting for a request", job.waits, hurrying)
+                    if wait is None:
                         del self._jobs[index]
                         self._busy = True
                         return job
-                    wait = left if wait is None else min(wait, left)
-                self._changed.wait(wait if wait is None else min(wait, 0.05))
+                    look_again.append(wait)
+                self._changed.wait(min(look_again, default=None))
 
     def _deliver(self, job: _Job) -> None:
+        if job.marks.device is not None:
+            job.marks.device.read(job.marks)
         request = FinishedRequest(
             job.info, job.marks, job.start_unix_ns, job.span.trace_id, job.span.span_id
         )

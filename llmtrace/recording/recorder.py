@@ -9,10 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from llmtrace.guard import guard
 from llmtrace.timing.host import now
+
+
+class PendingTimes(Protocol):
+    """Marks on a device that have not been read yet."""
+
+    def passed(self, marks: Marks) -> bool:
+        """Whether there is nothing to wait for before they can be read."""
+
+    def read(self, marks: Marks) -> None:
+        """Replace host times by the device's, where it has any to tell."""
 
 
 @dataclass(slots=True)
@@ -31,6 +41,8 @@ class Marks:
     """Tokens selected for one row at each mark, where that can differ from 1."""
     puts: list[int] = field(default_factory=list)
     put_forwards: list[int] = field(default_factory=list)
+    device: PendingTimes | None = None
+    """The same instants on a device, until they have been read."""
     device_forward_ends: list[int] | None = None
     device_prefill_start: int | None = None
     clock: str = "host"
@@ -203,9 +215,6 @@ class Recorder:
         done = len(self.forward_ends)
         if self.lengths is not None and (not self.lengths or self.lengths[-1][0] != done):
             self.lengths.append((done, total))
-
-    def ended(self) -> None:
-        """The request has returned."""
 
     def close(self, end_ns: int) -> Marks:
         """Return the marks, all on the host clock."""

@@ -1,4 +1,4 @@
-"""The generation loop: logits processors on entry, stopping criteria on exit.
+"""The generation loop: logits processors and stopping criteria, both on entry.
 
 Both lists belong to the library, are built fresh inside ``generate()`` in every release, run
 outside every compiled region and are never kept on the model.
@@ -72,12 +72,9 @@ def _criteria(
     if recorder is None:
         return wrapped(*args, **kwargs)
     recorder.ids = ids = args[0] if args else kwargs.get("input_ids")
-    try:
-        result = wrapped(*args, **kwargs)
-    except BaseException:  # a criterion failed: the token had been selected
-        recorder.token()
-        raise
+    # Before the criteria run: on a device their kernels come after the token.
     recorder.token()
+    result = wrapped(*args, **kwargs)
     if recorder.verdicts is not None and len(recorder.verdicts) < recorder.limit:
         recorder.verdicts.append(result)
     if recorder.lengths is not None and ids is not None:

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+import ctypes
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
 
+from llmtrace.timing.anchors import Anchor, DeviceClock
 from llmtrace.timing.device import DeviceTimes
-from llmtrace.timing.offset import offset_ns
+from llmtrace.timing.host import now
 
-# The C-level call: torch.cuda.Event.record looks up the current stream first, 9 us a time.
+# The C-level call: torch.cuda.Event.record looks up the current stream first, 4 us a time.
 _record: Any = getattr(torch._C, "_CudaEventBase", torch.cuda.Event).record  # noqa: SLF001
 
 _pools: dict[int, list[torch.cuda.Event]] = {}
 """Free events by device index. An event may only ever be recorded on streams of one device.
 ``list.pop`` and ``list.append`` are atomic, so no lock is needed on the hot path."""
+
+_clocks: dict[int, DeviceClock] = {}
+_clocks_lock = threading.Lock()
+
+ANCHOR_TRIES = 5
+GOOD_ANCHOR_NS = 20_000
+"""Between an anchor's two looks at the host's clock; more means that the thread was held up."""
+ANCHOR_LIMIT_NS = 50_000_000
+RELAXED = 2
+"""CU_STREAM_CAPTURE_MODE_RELAXED"""
 
 
 class CudaTimer:
@@ -27,6 +43,7 @@ class CudaTimer:
         index = torch.cuda.current_device() if device.index is None else device.index
         self._stream = torch.cuda.current_stream(index)
         self._pool = _pools.setdefault(index, [])
+        self._clock = _clock_of(index)
         self._failed = False
 
     def mark(self) -> torch.cuda.Event | None:
@@ -50,28 +67,108 @@ class CudaTimer:
         except Exception:  # noqa: BLE001 - as above
             self._failed = True
 
+    def capturing(self) -> bool:
+        """Whether a CUDA graph is being captured: an event recorded now would be part of it."""
+        return bool(torch.cuda.is_current_stream_capturing())
+
     def passed(self, mark: torch.cuda.Event | None) -> bool:
-        """Whether the stream has passed *mark*."""
-        return mark is not None and not self._failed and bool(mark.query())
+        """Whether there is nothing to wait for."""
+        if self._failed or mark is None:
+            return True
+        with capture_relaxed():
+            try:
+                return bool(mark.query())
+            except Exception:  # noqa: BLE001 - the device has failed: there is nothing to read
+                self._failed = True
+                return True
 
-    def resolve(self, marks: list[tuple[int, Any]], done_ns: int) -> DeviceTimes | None:
-        """Map events onto the host clock; see :class:`~llmtrace.timing.device.DeviceTimer`.
-
-        Each event is read against the one before it: ``elapsed_time`` is a 32-bit float of
-        milliseconds, which is exact enough for one step but not for a whole request.
-        """
-        if self._failed or not marks or not marks[-1][1].query():
+    def resolve(self, marks: list[tuple[int, Any]]) -> DeviceTimes | None:
+        """Map events onto the host clock; see :class:`~llmtrace.timing.device.DeviceTimer`."""
+        if not self.passed(marks[-1][1]) or self._failed:
             return None
-        device_ns = [0]
-        for (_, before), (_, event) in pairwise(marks):
-            device_ns.append(device_ns[-1] + round(before.elapsed_time(event) * 1e6))
-        offset, error = offset_ns([asked for asked, _ in marks], device_ns, done_ns)
-        return DeviceTimes([offset + t for t in device_ns], error)
+        with capture_relaxed():
+            return self._clock.place([asked for asked, _ in marks], [event for _, event in marks])
 
     def release(self, marks: list[Any]) -> None:
         """Put events back into the pool."""
         self._pool.extend(mark for mark in marks if mark is not None)
 
-    def capturing(self) -> bool:
-        """Whether a CUDA graph is being captured: an event recorded now would be part of it."""
-        return bool(torch.cuda.is_current_stream_capturing())
+
+def _clock_of(index: int) -> DeviceClock:
+    """Return the clock of a device; the first request on it takes its first anchor."""
+    clock = _clocks.get(index)
+    if clock is None:
+        with _clocks_lock, capture_relaxed():
+            if index not in _clocks:
+                # Of the high-priority pool, which applications hardly use: it has to be idle.
+                stream = torch.cuda.Stream(index, priority=-1)
+                _clocks[index] = DeviceClock(lambda: _anchor(stream), _elapsed_ns)
+            clock = _clocks[index]
+    return clock
+
+
+def _elapsed_ns(before: torch.cuda.Event, after: torch.cuda.Event) -> int:
+    elapsed: int = round(before.elapsed_time(after) * 1e6)
+    return elapsed
+
+
+def _anchor(stream: torch.cuda.Stream) -> Anchor:
+    """Read both clocks at once; the best of a few tries, as the thread may be held up."""
+    event = torch.cuda.Event(enable_timing=True)
+    _record(event, stream)  # makes it, so that the next call only records
+    _wait(event)
+    best = _try_anchor(event, stream)
+    for _ in range(ANCHOR_TRIES - 1):
+        if 2 * best.error_ns <= GOOD_ANCHOR_NS:
+            break
+        event = torch.cuda.Event(enable_timing=True)
+        _record(event, stream)
+        _wait(event)
+        best = min(best, _try_anchor(event, stream), key=lambda anchor: anchor.error_ns)
+    return best
+
+
+def _try_anchor(event: torch.cuda.Event, stream: torch.cuda.Stream) -> Anchor:
+    begun = now()
+    _record(event, stream)
+    _wait(event)
+    ended = now()
+    return Anchor((begun + ended) // 2, (ended - begun + 1) // 2, event)
+
+
+def _wait(event: torch.cuda.Event) -> None:
+    """Look until *event* has passed: some microseconds on an idle stream."""
+    limit = now() + ANCHOR_LIMIT_NS
+    while not event.query():
+        if now() > limit:
+            raise TimeoutError("the device did not reach an event on an idle stream")
+
+
+@contextmanager
+def capture_relaxed() -> Iterator[None]:
+    """Let this thread look at events while another thread captures a CUDA graph.
+
+    Otherwise the driver refuses, and the other thread's capture fails
+    (``benchmarks/gpu/modes.py`` shows it). Where the driver's library is not to be found, as with
+    AMD's devices, nothing is changed.
+    """
+    exchange = _exchange_capture_mode()
+    if exchange is None:
+        yield
+        return
+    mode = ctypes.c_int(RELAXED)
+    exchange(ctypes.byref(mode))
+    try:
+        yield
+    finally:
+        exchange(ctypes.byref(mode))
+
+
+@cache
+def _exchange_capture_mode() -> Any:
+    """Return the driver's call that swaps the calling thread's capture mode, or None."""
+    try:
+        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return None
+    return getattr(driver, "cuThreadExchangeStreamCaptureMode", None)

@@ -16,11 +16,15 @@ class DeviceTimes:
     times_ns: list[int]
     """One per mark, in the order given."""
     error_ns: int
-    """The true offset between the clocks lies within this of the one used."""
+    """Each true time lies within this of the one given."""
 
 
 class DeviceTimer(Protocol):
-    """Marks instants on one device's stream without waiting for it."""
+    """Marks instants on one device's stream without waiting for it.
+
+    ``mark``, ``remark`` and ``capturing`` are called in the request's thread, the others in the
+    background thread once the request is over.
+    """
 
     clock: str
     """Name of the clock, as reported in ``llmtrace.clock``."""
@@ -31,22 +35,21 @@ class DeviceTimer(Protocol):
     def remark(self, mark: Any) -> None:
         """Record *mark* anew at the present instant."""
 
-    def passed(self, mark: Any) -> bool:
-        """Whether the stream has passed *mark*; does not wait."""
+    def capturing(self) -> bool:
+        """Whether what is called now is being recorded for later, and must not be marked."""
 
-    def resolve(self, marks: list[tuple[int, Any]], done_ns: int) -> DeviceTimes | None:
+    def passed(self, mark: Any) -> bool:
+        """Whether there is nothing to wait for: the stream has passed *mark*, or never will."""
+
+    def resolve(self, marks: list[tuple[int, Any]]) -> DeviceTimes | None:
         """Map *marks* onto the host clock.
 
         Args:
             marks: In stream order, each with a host time read before it was recorded.
-            done_ns: A host time at which the stream had passed the last mark, if it had.
 
         Returns:
             None when the stream has not passed the last mark.
         """
-
-    def capturing(self) -> bool:
-        """Whether what is called now is being recorded for later, and must not be marked."""
 
     def release(self, marks: list[Any]) -> None:
         """Give marks back for later requests."""

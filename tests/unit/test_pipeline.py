@@ -117,12 +117,58 @@ def test_failing_telemetry_does_not_stop_the_thread(pipeline, telemetry):
 def test_a_record_that_cannot_be_built_does_not_stop_the_thread(pipeline, telemetry):
     """Marks that make no sense cost their own request only."""
     span = Span()
-    pipeline.submit(RequestInfo(), None, 0, span)
+    pipeline.submit(RequestInfo(), Marks(0, 1, [], [], None, None), 0, span)
     submit(pipeline)
     assert pipeline.drain(5)
     assert len(telemetry.emitted) == 1
     assert guard.failures == 1
     assert span.abandoned == 1
+
+
+class Device:
+    """Marks on a device that passes them when it is told to."""
+
+    def __init__(self):
+        self.done = threading.Event()
+        self.asked = threading.Event()
+        self.read_marks = []
+
+    def passed(self, marks):
+        self.asked.set()
+        return self.done.is_set()
+
+    def read(self, marks):
+        self.read_marks.append(marks)
+        marks.clock = "fake" if self.done.is_set() else "host"
+
+
+def on_device(pipeline, device):
+    marks = Marks(0, 10**9, [], [], [10**8], [0], device=device)
+    pipeline.submit(RequestInfo(strategy="device"), marks, 10**18, Span())
+
+
+def test_a_request_waits_for_its_device_and_others_do_not(pipeline, telemetry):
+    """Marks are read once the device has passed them; a request on the host goes ahead."""
+    device = Device()
+    on_device(pipeline, device)
+    assert device.asked.wait(5)
+    submit(pipeline, strategy="host")
+    assert not pipeline.drain(0.2)
+    assert names(telemetry.emitted) == ["host"]
+    assert device.read_marks == []
+    device.done.set()
+    assert pipeline.drain(5)
+    assert names(telemetry.emitted) == ["host", "device"]
+    assert telemetry.emitted[1].clock == "fake"
+    assert len(device.read_marks) == 1
+
+
+def test_a_device_that_never_gets_there_has_its_time(pipeline, telemetry, monkeypatch):
+    """Then the request is told on the host's clock."""
+    monkeypatch.setattr(module, "DEVICE_WAIT_S", 0.05)
+    on_device(pipeline, Device())
+    assert pipeline.drain(5)
+    assert telemetry.emitted[0].clock == "host"
 
 
 def test_unsubscribing_ends_one_subscription(pipeline):

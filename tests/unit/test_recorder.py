@@ -43,8 +43,10 @@ def loop(fake_clock):
             fake_clock.advance(1)
 
         def close(self, recorder):
-            recorder.ended()
-            return recorder.close(fake_clock.now_ns)
+            marks = recorder.close(fake_clock.now_ns)
+            if marks.device is not None:
+                marks.device.read(marks)
+            return marks
 
     return Loop()
 
@@ -422,26 +424,23 @@ def test_a_device_that_fails_leaves_host_times(device_recorder, loop, fake_devic
     recorder = device_recorder()
     loop.step(recorder)
     fake_device.fails = True
-    marks = recorder.close(fake_clock.now_ns)
+    marks = loop.close(recorder)
     assert marks.clock == "host"
     assert ms(marks.tokens) == [12]
     assert fake_device.out == []
 
 
-def test_the_stream_was_seen_past_its_last_mark(device_recorder, loop, fake_device, fake_clock):
-    """The bound from above is a time at which even a surplus forward had been passed."""
+def test_the_last_mark_is_the_one_to_wait_for(device_recorder, loop, fake_device, fake_clock):
+    """There is nothing to wait for once the stream has passed even a surplus forward."""
     recorder = device_recorder()
     loop.step(recorder)
     loop.forward(recorder)
+    marks = recorder.close(fake_clock.now_ns)
     asked = []
     fake_device.passed = lambda mark: asked.append(mark.order) or len(asked) > 1
-    recorder.ended()
-    assert recorder.done_ns is None
-    fake_clock.advance(30)
-    marks = recorder.close(fake_clock.now_ns)
-    assert recorder.done_ns == fake_clock.now_ns
+    assert not marks.device.passed(marks)
+    assert marks.device.passed(marks)
     assert asked == [4, 4]  # prefill's start, forward, token, surplus forward
-    assert marks.clock == "fake"
 
 
 def test_a_request_without_marks_asks_nothing_of_the_device(device_recorder, loop, fake_device):

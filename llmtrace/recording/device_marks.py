@@ -1,0 +1,73 @@
+"""A request's marks on a device, from its end until they have been read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from llmtrace.guard import guard
+from llmtrace.recording.recorder import Marks
+from llmtrace.timing.device import DeviceTimer
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMarks:
+    """What was marked on the device's stream, beside the host's marks of the same instants."""
+
+    timer: DeviceTimer
+    prefill: tuple[int, Any] | None
+    """The start of the first forward, or of an encoder's before it."""
+    forwards: list[Any]
+    tokens: list[Any]
+    last: Any
+    """The last mark past the limit of single steps."""
+
+    def passed(self, marks: Marks) -> bool:
+        """Whether there is nothing to wait for before the times can be read."""
+        events = self._in_stream_order(marks)
+        return not events or self.timer.passed(events[-1][1])
+
+    def read(self, marks: Marks) -> None:
+        """Replace host times by the device's, if it has passed them all; give the marks back."""
+        events = self._in_stream_order(marks)
+        resolved = (
+            guard.call("reading the device's times", self.timer.resolve, events) if events else None
+        )
+        if resolved is not None:
+            self._adopt(marks, resolved.times_ns)
+            marks.clock = self.timer.clock
+            marks.clock_error_ns = resolved.error_ns
+        self.timer.release([event for _, event in events])
+
+    def _in_stream_order(self, marks: Marks) -> list[tuple[int, Any]]:
+        """Return every event with the host time before it, in the order they were recorded."""
+        events = [] if self.prefill is None else [self.prefill]
+        forwards = list(zip(marks.forward_ends, self.forwards, strict=False))
+        done = 0
+        tokens = zip(marks.tokens, self.tokens, marks.token_forwards, strict=False)
+        for asked, event, count in tokens:
+            events += forwards[done:count]
+            events.append((asked, event))
+            done = count
+        events += forwards[done:]
+        if marks.last_mark is not None:
+            events.append((marks.last_mark, self.last))
+        return events
+
+    def _adopt(self, marks: Marks, times_ns: list[int]) -> None:
+        """Replace host times by the device's, undoing ``_in_stream_order``."""
+        rest = iter(times_ns)
+        if self.prefill is not None:
+            marks.device_prefill_start = next(rest)
+        ends: list[int] = []
+        tokens: list[int] = []
+        for count in marks.token_forwards[: len(self.tokens)]:
+            while len(ends) < count:
+                ends.append(next(rest))
+            tokens.append(next(rest))
+        while len(ends) < len(self.forwards):
+            ends.append(next(rest))
+        marks.device_forward_ends = ends
+        marks.tokens = tokens
+        if marks.last_mark is not None:
+            marks.last_mark = next(rest)
