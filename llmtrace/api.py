@@ -63,6 +63,7 @@ def instrument(
     dir: str | None = None,  # noqa: A002 - the setting's name
     content: Literal["no_content", "span_only", "event_only", "span_and_event"] | None = None,
     flush_timeout_s: float | None = None,
+    peaks: str | None = None,
 ) -> Instrumentation:
     """Trace every ``generate()`` of this process from now on.
 
@@ -79,6 +80,8 @@ def instrument(
         dir: Folder of the local trace file.
         content: Whether prompt and output text go onto the request span.
         flush_timeout_s: Longest wait at exit for telemetry to leave, seconds.
+        peaks: The device's peak rates for MBU and MFU, ``BYTES_PER_S[,FLOP_PER_S]`` as
+            ``llmtrace peaks`` measures them; the datasheet's by default.
 
     Raises:
         ConfigError: A setting, here or in a variable, has a value that cannot be used.
@@ -90,6 +93,7 @@ def instrument(
             "dir": dir,
             "content": content,
             "flush_timeout_s": flush_timeout_s,
+            "peaks": peaks,
         },
         tracer_provider,
         meter_provider,

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 
 from llmtrace.errors import ConfigError
 from llmtrace.guard import guard
+from llmtrace.hardware import parse_peaks
 
 Steps = Literal["spans", "none"]
 Content = Literal["no_content", "span_only", "event_only", "span_and_event"]
@@ -26,6 +27,7 @@ class Config:
     dir: str = "./llmtrace-traces"
     content: Content = "no_content"
     flush_timeout_s: float = 5.0
+    peaks: str | None = None
     disabled: bool = False
 
 
@@ -88,6 +90,11 @@ def _path(text: str) -> str:
     return os.fspath(text)
 
 
+def _peaks(text: str) -> str:
+    parse_peaks(text)
+    return text
+
+
 SETTINGS: tuple[Setting, ...] = (
     Setting(
         "steps",
@@ -115,6 +122,13 @@ SETTINGS: tuple[Setting, ...] = (
         "LLMTRACE_FLUSH_TIMEOUT_S",
         _positive(float),
         "longest wait at exit for telemetry to leave, seconds",
+    ),
+    Setting(
+        "peaks",
+        "LLMTRACE_PEAKS",
+        _peaks,
+        "the device's peak rates for MBU and MFU, BYTES_PER_S[,FLOP_PER_S] as `llmtrace peaks` "
+        "measures them; the datasheet's by default",
     ),
     Setting("disabled", "LLMTRACE_DISABLED", _flag, "1: nothing is wrapped, nothing is recorded"),
 )

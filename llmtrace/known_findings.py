@@ -47,6 +47,21 @@ CACHED_TOKENS_UNKNOWN = Finding(
     "Nothing: input tokens are counted, those in the cache are not told apart.",
 )
 
+MBU_ABOVE_ONE = Finding(
+    "mbu_above_one",
+    "warning",
+    "Decoding seems to use more bandwidth than the device has",
+    "",
+    "Check the device's peak (llmtrace peaks) and whether the model reads all its weights.",
+)
+MFU_ABOVE_ONE = Finding(
+    "mfu_above_one",
+    "warning",
+    "The prefill seems to do more operations than the device can",
+    "",
+    "Check the device's peak (llmtrace peaks); a cache that holds the prompt already does this.",
+)
+
 KNOWN = {
     finding.code: finding
     for finding in (
@@ -56,5 +71,7 @@ KNOWN = {
         TOKENS_FROM_STEPS,
         ROWS_NOT_TOLD_APART,
         CACHED_TOKENS_UNKNOWN,
+        MBU_ABOVE_ONE,
+        MFU_ABOVE_ONE,
     )
 }

@@ -145,11 +145,27 @@ class RequestRecord:
     cache_implementation: str | None = None
     host_bound_ratio: float | None = None
     clock_error_s: float | None = None
-    """Half the width of the interval in which the device clock's offset is known to lie."""
+    """Each of the device's times lies within this of the one given."""
     kv_cache_bytes: int | None = None
     memory_allocated_bytes: int | None = None
+    """What torch's allocator had given out when the request ended."""
     memory_reserved_bytes: int | None = None
+    """What it held then, given out or not."""
     memory_peak_bytes: int | None = None
+    """Most it had given out during the request; known where that was the process's highest."""
+    memory_growth_bytes: int | None = None
+    """What was given out at the end of the request beyond what was at its start."""
+    memory_inactive_split_bytes: int | None = None
+    """Fragmentation: free parts of blocks whose other parts are in use, at the end."""
+    device_name: str | None = None
+    mbu: float | None = None
+    """Share of the device's peak bandwidth that decoding used at least."""
+    mfu: float | None = None
+    """Share of the device's peak rate of operations that the prefill used at least."""
+    decode_bytes: float | None = None
+    """Bytes that a decode step must read, averaged over the request's."""
+    prefill_flops: float | None = None
+    """Floating-point operations that the prefill needs."""
     findings: tuple[Finding, ...] = ()
     attributes: dict[str, str | bool | int | float] = field(default_factory=dict)
     """The caller's own, from ``request(attributes=...)``."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from llmtrace.known_findings import STEPS_NOT_SEEN, STEPS_TRUNCATED, TOKENS_FROM_FORWARDS
 from llmtrace.recording.recorder import Marks
 from llmtrace.recording.request import FinishedRequest, RequestInfo
+from llmtrace.recording.request_utilization import utilization
 from llmtrace.records import Finding, RequestRecord, StepRecord
 
 HOST_BOUND_LEAD_S = 200e-6
@@ -24,6 +25,7 @@ def build_record(request: FinishedRequest) -> RequestRecord:
     itl = _gaps(steps)
     rows = info.output_tokens_per_row or _rows_from_steps(info, marked, steps)
     total = sum(rows) if rows is not None else info.output_tokens
+    use = utilization(info, rows, steps)
     ttft = steps[0].end_s if steps else None
     last = _last_token_s(marked, steps)
     per_row = _tokens_of_longest_row(marked, steps)
@@ -77,7 +79,14 @@ def build_record(request: FinishedRequest) -> RequestRecord:
         memory_allocated_bytes=info.memory_allocated_bytes,
         memory_reserved_bytes=info.memory_reserved_bytes,
         memory_peak_bytes=info.memory_peak_bytes,
-        findings=_findings(info, marks, marked),
+        memory_growth_bytes=info.memory_growth_bytes,
+        memory_inactive_split_bytes=info.memory_inactive_split_bytes,
+        device_name=info.device_name,
+        mbu=use.mbu,
+        mfu=use.mfu,
+        decode_bytes=use.decode_bytes,
+        prefill_flops=use.prefill_flops,
+        findings=(*_findings(info, marks, marked), *use.findings),
         attributes=info.attributes,
     )
 

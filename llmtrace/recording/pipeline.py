@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from llmtrace.config import Config
 from llmtrace.guard import guard
+from llmtrace.hardware import Peaks, parse_peaks
 from llmtrace.recording.build import build_record
 from llmtrace.recording.recorder import Marks
 from llmtrace.recording.request import FinishedRequest, RequestInfo
@@ -132,6 +133,11 @@ class Pipeline:
     def running(self) -> int:
         """Requests under way: the background thread makes room for them."""
         return len(self._under_way)
+
+    def peaks(self) -> Peaks | None:
+        """Return the user's own peaks of the device, if there are any."""
+        given = self.config.peaks
+        return parse_peaks(given) if given else None
 
     def begin(self, request: Running) -> None:
         """A request has started."""

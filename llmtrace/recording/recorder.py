@@ -64,6 +64,7 @@ class Recorder:
     __slots__ = (
         "adopt",
         "cache",
+        "captured",
         "compiled",
         "encoder_start",
         "first_call",
@@ -113,6 +114,8 @@ class Recorder:
         self.sees_forwards = True
         """False for a model whose calls are not seen, so that processors stand in for them."""
         self.compiled = False
+        self.captured = False
+        """Whether a CUDA graph was captured meanwhile."""
         self.encoder_start: int | None = None
         self.own_loop = False
         self.outer: Recorder | None = None

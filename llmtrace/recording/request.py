@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from llmtrace.hardware import Peaks
 from llmtrace.recording.recorder import Marks
+from llmtrace.recording.utilization import KvLayers, ModelCost
 from llmtrace.records import Finding, GenerationParameters, ModelFacts
 
 
@@ -95,6 +97,14 @@ class RequestInfo:
     memory_allocated_bytes: int | None = None
     memory_reserved_bytes: int | None = None
     memory_peak_bytes: int | None = None
+    memory_growth_bytes: int | None = None
+    memory_inactive_split_bytes: int | None = None
+    device_name: str | None = None
+    cost: ModelCost | None = None
+    """What a pass of the model needs, where that can be told."""
+    kv_layers: tuple[KvLayers, ...] = ()
+    peaks: Peaks | None = None
+    """The user's own peaks of the device."""
     queued_since_ns: int | None = None
     """Start of the enclosing server span or ``request()`` block, host clock."""
     tokenize_ns: int | None = None

@@ -44,6 +44,7 @@ class RunningRequest:
     ) -> None:
         self.pipeline = pipeline
         self.info = info
+        info.peaks = pipeline.peaks()
         self._end_ns: int | None = None
         self._wall = entered or anchor()
         self.recorder = self._recorder(model, device)
@@ -123,6 +124,8 @@ class RunningRequest:
         if error is not None:
             info.error = error_type(error)
             info.finish_reasons = (ERROR,) * max(len(info.finish_reasons), info.batch_size or 1)
+        if self.recorder.captured:
+            info.cold_reasons = (*info.cold_reasons, "graph_capture")
         marks = self.recorder.close(self._end_ns or now())
         self._let_go()
         self.pipeline.submit(info, marks, self._wall.wall_ns, span)

@@ -10,7 +10,14 @@ import wrapt
 
 from llmtrace.guard import guard
 from llmtrace.recording.pipeline import Pipeline
-from llmtrace.seams import compiled_modules, forward, loop, streamers, tokenizers
+from llmtrace.seams import (
+    compiled_modules,
+    cuda_graphs,
+    forward,
+    loop,
+    streamers,
+    tokenizers,
+)
 from llmtrace.seams.generate import GenerateSeam
 from llmtrace.seams.patching import PatchSet
 
@@ -44,6 +51,7 @@ class Arming:
                 self.patches, telemetry
             ),
             "torch._dynamo.eval_frame": lambda: compiled_modules.install(self.patches),
+            "torch.cuda.graphs": lambda: cuda_graphs.install(self.patches),
             **others,
         }
 

@@ -13,7 +13,7 @@ from llmtrace.recording.block import block_attributes, block_start
 from llmtrace.recording.pipeline import Pipeline
 from llmtrace.recording.request import RequestInfo
 from llmtrace.recording.running import RunningRequest, start_request
-from llmtrace.seams import memory
+from llmtrace.seams import accelerator
 from llmtrace.seams.decoding_loops import Loops
 from llmtrace.seams.generation_config import parameters_of, strategy_of
 from llmtrace.seams.inputs import device_of, read_input, read_prompt
@@ -23,7 +23,8 @@ from llmtrace.seams.kv_cache import (
     cache_kind,
     cached_tokens,
 )
-from llmtrace.seams.model_facts import first_use, model_facts
+from llmtrace.seams.model_cost import read_cost
+from llmtrace.seams.model_facts import cold_before, model_facts
 from llmtrace.seams.streamers import StreamerProxy, context_of, is_proxied, observe
 from llmtrace.seams.tokenizers import take_tokenization, texts_of
 from llmtrace.timing.host import WallAnchor
@@ -62,13 +63,13 @@ class GenerateRequest:
         info.queued_since_ns = block_start()
         info.attributes = block_attributes()
         self.tokenizer = self._adopt_tokenization(pipeline, context, streamer, kwargs)
-        info.cold_reasons = ("first_request",) if first_use(model) else ()
+        info.cold_reasons = cold_before(model, info.model.quantization)
         self._cached = self._read_cache(kwargs)
         device = device_of(model, self.prompt.tensor)
         info.device = str(device)
         self._content = pipeline.config.content in {"span_only", "span_and_event"}
         self._device = device
-        self._memory = memory.before(device)
+        self._memory = accelerator.memory_before(device)
         self._graphs = _compiled_graphs()
         # Last, as what it starts must be ended: nothing after it may fail.
         self.running: RunningRequest | None = start_request(
@@ -192,7 +193,8 @@ class GenerateRequest:
         info.compiled = recorder.compiled or _is_compiled(self.model)
         if _compiled_graphs() != self._graphs:
             info.cold_reasons = (*info.cold_reasons, "compilation")
-        memory.after(info, self._device, self._memory)
+        accelerator.memory_after(info, self._device, self._memory)
+        read_cost(info, self.model, recorder.cache, self._device)
         if self._content and self.tokenizer is not None:
             info.input_text = texts_of(self.tokenizer, self.prompt.tensor)
             info.output_text = texts_of(self.tokenizer, rows)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
+
+from llmtrace.recording.utilization import KvLayers
 
 CACHE_NAMES = ("past_key_values", "cache", "cache_params")
 """What a model calls its cache: ``cache`` since 5.24, ``cache_params`` for state-space models."""
@@ -29,6 +32,40 @@ def cache_kind(cache: Any) -> str | None:
         return "legacy_tuple"
     name = type(cache).__name__
     return name.removesuffix("Cache").lower() or name
+
+
+def kv_layers(cache: Any, device: Any) -> tuple[KvLayers, ...]:
+    """Return what a token's keys and values take in each kind of layer.
+
+    Empty where they are not all tensors on *device*: quantized, offloaded, or not attention's.
+    """
+    kinds: Counter[tuple[float, int | None]] = Counter()
+    for held, window in _layers(cache):
+        tensors = [t for t in held if hasattr(t, "element_size")]
+        if len(tensors) != 2 or any(len(t.shape) != 4 for t in tensors):  # noqa: PLR2004
+            return ()
+        if any(t.device.type != device.type or not t.numel() for t in tensors):
+            return ()
+        rows, tokens = tensors[0].shape[0], tensors[0].shape[-2]
+        size = sum(t.numel() * t.element_size() for t in tensors)
+        kinds[size / (rows * tokens), window] += 1
+    return tuple(KvLayers(n, n * size, window) for (size, window), n in kinds.items())
+
+
+def _layers(cache: Any) -> Iterator[tuple[tuple[Any, ...], int | None]]:
+    """Yield each layer's keys and values, and its window where one is known."""
+    if "quantized" in type(cache).__name__.lower():
+        yield (), None
+    elif isinstance(cache, tuple):
+        yield from ((tuple(layer[:2]), None) for layer in cache)
+    elif hasattr(cache, "layers"):
+        for layer in cache.layers:
+            window = getattr(layer, "sliding_window", None)
+            quantized = "quantized" in type(layer).__name__.lower()
+            names = () if quantized else ("keys", "values")
+            yield tuple(_present(layer, names)), window if isinstance(window, int) else None
+    elif hasattr(cache, "key_cache"):
+        yield from ((pair, None) for pair in zip(cache.key_cache, cache.value_cache, strict=False))
 
 
 def cached_tokens(cache: Any) -> int | None:

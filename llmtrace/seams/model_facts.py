@@ -17,18 +17,34 @@ def model_facts(model: Any) -> ModelFacts:
     config = getattr(model, "config", None)
     return ModelFacts(
         name=model_name(model, config),
-        dtype=_dtype(model),
+        dtype=dtype_of(model),
         quantization=_quantization(config),
         attn_implementation=getattr(config, "_attn_implementation", None),
     )
 
 
-def first_use(model: Any) -> bool:
-    """Whether this is the first request of *model* in this process."""
-    if model in _warm:
-        return False
-    _warm.add(model)
-    return True
+def cold_before(model: Any, quantization: str | None) -> tuple[str, ...]:
+    """Return what a request of *model* is about to pay for once, as far as it can be foreseen."""
+    reasons = []
+    if model not in _warm:
+        _warm.add(model)
+        reasons.append("first_request")
+        if quantization in _BITSANDBYTES and _not_set_up(model):
+            reasons.append("quantization_setup")
+    return tuple(reasons)
+
+
+_BITSANDBYTES = frozenset({"8bit", "4bit", "nf4", "fp4"})
+
+
+def _not_set_up(model: Any) -> bool:
+    """Whether bitsandbytes has still to prepare a linear layer, at its first call."""
+    for module in model.modules():
+        if hasattr(module, "compute_type_is_set"):  # 4 bits
+            return not module.compute_type_is_set
+        if hasattr(getattr(module, "weight", None), "SCB"):  # 8 bits
+            return module.state.CB is None
+    return False
 
 
 def model_name(model: Any, config: Any) -> str:
@@ -47,7 +63,8 @@ def _short(name: str) -> str:
     return name
 
 
-def _dtype(model: Any) -> str | None:
+def dtype_of(model: Any) -> str | None:
+    """Return the name of a model's type of numbers, without torch's prefix."""
     dtype = getattr(model, "dtype", None)
     return None if dtype is None else str(dtype).removeprefix("torch.")
 

@@ -8,7 +8,8 @@ from llmtrace.recording.request import RequestInfo
 from llmtrace.recording.running import RunningRequest
 from llmtrace.seams.inputs import Prompt, read_input
 from llmtrace.seams.kv_cache import cache_bytes, cache_kind
-from llmtrace.seams.model_facts import first_use, model_facts
+from llmtrace.seams.model_cost import read_cost
+from llmtrace.seams.model_facts import cold_before, model_facts
 
 
 def recorded_model(model: Any) -> Any:
@@ -32,7 +33,7 @@ def read_own_loop(info: RequestInfo, running: RunningRequest) -> None:
         args, kwargs = recorder.first_call
         ids = args[0] if args else kwargs.get("input_ids", kwargs.get("inputs_embeds"))
         read_input(info, Prompt(ids, kwargs.get("attention_mask"), counts_tokens=True))
-    if first_use(model):
-        info.cold_reasons = ("first_request",)
+    info.cold_reasons = cold_before(model, info.model.quantization)
     info.kv_cache_bytes = cache_bytes(recorder.cache)
     info.cache_implementation = cache_kind(recorder.cache)
+    read_cost(info, model, recorder.cache, getattr(model, "device", None))

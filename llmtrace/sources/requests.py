@@ -168,4 +168,11 @@ def _circumstances(raws: Mapping[str, Raw]) -> dict[str, Any]:
         "memory_allocated_bytes": count(raws.get(names.MEMORY_ALLOCATED)),
         "memory_reserved_bytes": count(raws.get(names.MEMORY_RESERVED)),
         "memory_peak_bytes": count(raws.get(names.MEMORY_PEAK)),
+        "memory_growth_bytes": count(raws.get(names.MEMORY_GROWTH)),
+        "memory_inactive_split_bytes": count(raws.get(names.MEMORY_INACTIVE_SPLIT)),
+        "device_name": text(raws.get(names.DEVICE_NAME)),
+        "mbu": seconds(raws.get(names.MBU)),
+        "mfu": seconds(raws.get(names.MFU)),
+        "decode_bytes": seconds(raws.get(names.DECODE_BYTES)),
+        "prefill_flops": seconds(raws.get(names.PREFILL_FLOPS)),
     }

@@ -131,8 +131,9 @@ def from_arrays(
     length = len(itl_s) + 1
     host = arrays.get(names.STEP_HOST_DURATIONS, ())
     device = arrays.get(names.STEP_DEVICE_DURATIONS, ())
+    leads = arrays.get(names.STEP_LAUNCH_LEADS, ())
     puts = arrays.get(names.STEP_PUTS, ())
-    if any(column and len(column) != length for column in (host, device, puts)):
+    if any(column and len(column) != length for column in (host, device, leads, puts)):
         return []
     steps = []
     start, end = 0.0, ttft_s
@@ -149,6 +150,7 @@ def from_arrays(
                 forwards=1,
                 host_duration_s=host[index] if host else None,
                 device_duration_s=device[index] if device else None,
+                launch_lead_s=leads[index] if leads else None,
                 put_s=puts[index] if puts else None,
             )
         )

@@ -122,6 +122,13 @@ def _circumstances(record: RequestRecord) -> Attributes:
         names.MEMORY_ALLOCATED: record.memory_allocated_bytes,
         names.MEMORY_RESERVED: record.memory_reserved_bytes,
         names.MEMORY_PEAK: record.memory_peak_bytes,
+        names.MEMORY_GROWTH: record.memory_growth_bytes,
+        names.MEMORY_INACTIVE_SPLIT: record.memory_inactive_split_bytes,
+        names.DEVICE_NAME: record.device_name,
+        names.MBU: record.mbu,
+        names.MFU: record.mfu,
+        names.DECODE_BYTES: record.decode_bytes,
+        names.PREFILL_FLOPS: record.prefill_flops,
         names.FINDINGS: tuple(finding.code for finding in record.findings) or None,
         names.STEPS_TRUNCATED: record.steps_truncated or None,
         names.ERROR_TYPE: record.error,
@@ -135,6 +142,7 @@ def _arrays(record: RequestRecord) -> Attributes:
         names.ITL: record.itl_s or None,
         names.STEP_DEVICE_DURATIONS: _column(steps, "device_duration_s"),
         names.STEP_HOST_DURATIONS: _column(steps, "host_duration_s"),
+        names.STEP_LAUNCH_LEADS: _column(steps, "launch_lead_s"),
         names.STEP_PUTS: _column(steps, "put_s"),
     }
 

@@ -112,6 +112,14 @@ def test_request_attributes(tiny, prompt, telemetry):
         "llmtrace.cold.reasons": ("first_request",),
         # 2 layers x keys and values x 10 positions x 2 heads x 8 x 4 bytes
         "llmtrace.kv_cache.bytes": 2 * 2 * 10 * 2 * 8 * 4,
+        # 4 bytes of each weight of two layers, their norms, the last norm and the output; then
+        # 256 bytes of each token so far: 6 to 10 of them.
+        "llmtrace.decode.bytes": 4.0 * (2 * (4 * 16**2 + 3 * 16 * 32 + 2 * 16) + 16 + 16 * 64)
+        + 256 * 8,
+        # 5 tokens through the layers, attention of 5 x 5 among them, logits of the last one.
+        "llmtrace.prefill.flops": 2.0 * 5 * 2 * (4 * 16**2 + 3 * 16 * 32)
+        + 2 * 2 * 16 * 25
+        + 2 * 16 * 64,
     }
     for name, value in exact.items():
         assert found.pop(name) == value, name

@@ -8,6 +8,7 @@ import wrapt
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import Tracer, TracerProvider
 from torch._dynamo.eval_frame import OptimizedModule
+from torch.cuda.graphs import CUDAGraph
 from transformers import LlamaForCausalLM, PreTrainedModel
 from transformers.generation.logits_process import LogitsProcessorList
 from transformers.generation.stopping_criteria import StoppingCriteriaList
@@ -39,6 +40,7 @@ PLACES = [
     (PreTrainedTokenizerBase, "encode"),
     (PreTrainedTokenizerBase, "apply_chat_template"),
     (OptimizedModule, "__call__"),
+    (CUDAGraph, "capture_begin"),
     (Tracer, "start_span"),
     (TracerProvider, "force_flush"),
     (TracerProvider, "shutdown"),

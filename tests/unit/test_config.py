@@ -15,6 +15,7 @@ GOOD = {
     "dir": ("one", "two"),
     "content": ("span_only", "event_only"),
     "flush_timeout_s": ("1.5", "2"),
+    "peaks": ("4.3e12,7.9e14", "1e12"),
     "disabled": ("1", "0"),
 }
 VALUES = {
@@ -23,6 +24,7 @@ VALUES = {
     "one": "one",
     "span_only": "span_only",
     "1.5": 1.5,
+    "4.3e12,7.9e14": "4.3e12,7.9e14",
     "1": True,
 }
 
@@ -92,6 +94,10 @@ def test_a_bad_variable_is_named_in_one_line(variable, value):
         ("content", "everything"),
         ("flush_timeout_s", -1),
         ("flush_timeout_s", "soon"),
+        ("peaks", "fast"),
+        ("peaks", "0"),
+        ("peaks", "1e12,inf"),
+        ("peaks", "1,2,3"),
     ],
 )
 def test_a_bad_argument_is_named_in_one_line(argument, value):
