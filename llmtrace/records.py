@@ -28,6 +28,17 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class Leg:
+    """One device's part of a forward call. Times count from the start of the request."""
+
+    device: str
+    start_s: float
+    """The device had its inputs."""
+    end_s: float
+    """It was done: what comes before the next leg's start is the hand-over."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepRecord:
     """One advance of generation. All times count from the start of the request."""
 
@@ -43,7 +54,8 @@ class StepRecord:
     forwards: int
     """Forward calls of the model in this step: more than 1 when prefill is chunked."""
     forward_start_s: float | None = None
-    """The first forward call was entered."""
+    """The first forward call was entered; on a device, it was given its work: in a compiled forward
+    at the replay of its CUDA graph."""
     forward_end_s: float | None = None
     """The last forward call was done: on the device where ``clock`` is a device's, else on the
     host."""
@@ -57,6 +69,8 @@ class StepRecord:
     Python."""
     put_s: float | None = None
     """The streamer was handed this step's token."""
+    legs: tuple[Leg, ...] = ()
+    """What each device did of the forward, where the model's layers lie on several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +179,17 @@ class RequestRecord:
     decode_bytes: float | None = None
     """Bytes that a decode step must read, averaged over the request's."""
     prefill_flops: float | None = None
+    rank: int | None = None
+    world_size: int | None = None
+    ranks_request: str | None = None
+    """The same on every rank of one tensor-parallel request."""
+    devices: tuple[str, ...] = ()
+    """Where the model's layers lie, if on several devices, in the order of a forward's way."""
+    devices_prefill_s: tuple[float, ...] = ()
+    devices_decode_s: tuple[float, ...] = ()
+    """Each device's time in the prefill, and on average in a decode step."""
+    handover_s: float | None = None
+    """Average time from one device's end to the next one's start."""
     """Floating-point operations that the prefill needs."""
     findings: tuple[Finding, ...] = ()
     attributes: dict[str, str | bool | int | float] = field(default_factory=dict)

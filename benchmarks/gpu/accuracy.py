@@ -79,11 +79,12 @@ def spread(values: list[float]) -> list[float]:
 
 def run(model, prompt, tokens: int, around, **how: object) -> dict[str, object]:
     how = {"do_sample": False, **how}
-    for _ in range(3):
-        with around():
+    with annotated(model):
+        for _ in range(3):
+            with around():
+                model.generate(prompt, max_new_tokens=tokens, **how)
+        with llmtrace.capture() as records, profiled() as profiler, around():
             model.generate(prompt, max_new_tokens=tokens, **how)
-    with llmtrace.capture() as records, annotated(model), profiled() as profiler, around():
-        model.generate(prompt, max_new_tokens=tokens, **how)
     (record,) = records
     return compare(model, record, TimeLine(profiler))
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import datetime
+import datetime as dt
 import json
 import platform
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -157,20 +157,33 @@ def profiled() -> Iterator[profile]:
 
 @contextmanager
 def annotated(model: LlamaForCausalLM) -> Iterator[None]:
-    """Annotate each forward call of *model* from outside, by torch's own hooks."""
+    """Annotate each forward call of *model* from outside: torch's hooks, and the compiled call."""
     open_ranges: list[record_function] = []
 
     def before(*_: object) -> None:
-        open_ranges.append(record_function("a_forward"))
-        open_ranges[-1].__enter__()
+        if not torch.compiler.is_compiling():
+            open_ranges.append(record_function("a_forward"))
+            open_ranges[-1].__enter__()
 
     def after(*_: object) -> None:
-        open_ranges.pop().__exit__(None, None, None)
+        if not torch.compiler.is_compiling():
+            open_ranges.pop().__exit__(None, None, None)
+
+    def get_compiled_call(config: object) -> Callable:
+        compiled = type(model).get_compiled_call(model, config)
+
+        def call(*args: object, **kwargs: object) -> object:
+            with record_function("a_forward"):
+                return compiled(*args, **kwargs)
+
+        return call
 
     hooks = [model.register_forward_pre_hook(before), model.register_forward_hook(after)]
+    model.get_compiled_call = get_compiled_call
     try:
         yield
     finally:
+        del model.get_compiled_call
         for hook in hooks:
             hook.remove()
 
@@ -185,7 +198,7 @@ def environment() -> dict[str, object]:
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "llmtrace": llmtrace.__version__,
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "date": dt.datetime.now(dt.timezone.utc).date().isoformat(),
     }
     if "bitsandbytes" in sys.modules:
         found["bitsandbytes"] = sys.modules["bitsandbytes"].__version__

@@ -16,9 +16,8 @@ from bench import Result, TimeLine, arguments_of, make_model, null_provider, pro
 import llmtrace
 
 SHORT, LONG = 16, 48
-EVENTS = ("cudaEventRecord", "cudaEventRecordWithFlags", "cuEventRecord")
-AFTER = ("cudaEventQuery", "cudaEventElapsedTime", "cuThreadExchangeStreamCaptureMode")
-"""Looks at events once the request is over: they wait for nothing."""
+EVENTS = frozenset({"cudaEventRecordWithFlags", "cudaStreamIsCapturing"})
+"""What torch calls to record an event: it looks whether the stream is being captured."""
 
 
 def counted(model, prompt, tokens: int, **how: object) -> collections.Counter:
@@ -73,10 +72,8 @@ def main() -> int:
         ("static cache, compiled", {"cache_implementation": "static"}),
     ):
         part = differences(model, prompt, **how)
-        allowed = {*EVENTS, *AFTER}
-        good = set(part["added_per_step"]) <= allowed and all(
-            part["added_per_step"].get(event, 0) in {0, 2} for event in EVENTS
-        )
+        added = part["added_per_step"]
+        good = all(added.get(event) == 2 for event in EVENTS) and set(added) == EVENTS
         result.add(name, part, good=good)
     return result.exit_code()
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from llmtrace.known_findings import STEPS_NOT_SEEN, STEPS_TRUNCATED, TOKENS_FROM_FORWARDS
+from llmtrace.recording.legs import device_shares, leg_records, legs_by_forward
 from llmtrace.recording.recorder import Marks
 from llmtrace.recording.request import FinishedRequest, RequestInfo
 from llmtrace.recording.request_utilization import utilization
@@ -26,6 +28,7 @@ def build_record(request: FinishedRequest) -> RequestRecord:
     rows = info.output_tokens_per_row or _rows_from_steps(info, marked, steps)
     total = sum(rows) if rows is not None else info.output_tokens
     use = utilization(info, rows, steps)
+    shares = device_shares(steps)
     ttft = steps[0].end_s if steps else None
     last = _last_token_s(marked, steps)
     per_row = _tokens_of_longest_row(marked, steps)
@@ -86,6 +89,13 @@ def build_record(request: FinishedRequest) -> RequestRecord:
         mfu=use.mfu,
         decode_bytes=use.decode_bytes,
         prefill_flops=use.prefill_flops,
+        rank=info.rank,
+        world_size=info.world_size,
+        ranks_request=info.ranks_request,
+        devices=shares.devices,
+        devices_prefill_s=shares.prefill_s,
+        devices_decode_s=shares.decode_s,
+        handover_s=shares.handover_s,
         findings=(*_findings(info, marks, marked), *use.findings),
         attributes=info.attributes,
     )
@@ -110,17 +120,32 @@ def _tokens_from_forwards(marks: Marks) -> Marks:
 
 def _steps(marks: Marks) -> list[StepRecord]:
     puts = dict(zip(reversed(marks.put_forwards), reversed(marks.puts), strict=True))
+    replays = dict(marks.replays)
+    legs = legs_by_forward(marks)
     steps: list[StepRecord] = []
     begun = marks.start_ns
     done = 0
-    for index, (token, forwards) in enumerate(zip(marks.tokens, marks.token_forwards, strict=True)):
-        steps.append(_step(marks, index, begun, token, range(done, forwards), puts.get(forwards)))
-        begun, done = token, forwards
+    for index, (token, upto) in enumerate(zip(marks.tokens, marks.token_forwards, strict=True)):
+        forwards = range(done, upto)
+        step = _step(marks, index, begun, token, forwards, replays)
+        steps.append(
+            replace(
+                step,
+                put_s=_since_start(marks, puts.get(upto)),
+                legs=leg_records(marks, legs, forwards, step.forward_start_s),
+            )
+        )
+        begun, done = token, upto
     return steps
 
 
 def _step(
-    marks: Marks, index: int, begun: int, token: int, forwards: range, put: int | None
+    marks: Marks,
+    index: int,
+    begun: int,
+    token: int,
+    forwards: range,
+    replays: Mapping[int, int],
 ) -> StepRecord:
     start_ns = marks.start_ns
     device_end = lead = device_duration = None
@@ -140,6 +165,9 @@ def _step(
             device_end = marks.device_forward_ends[last]
             if index == 0 and marks.device_prefill_start is not None:
                 forward_start = marks.device_prefill_start
+            elif forward_start is not None:
+                # The device began when it was given work, and not before the last token.
+                forward_start = max(replays.get(first, forward_start), begun)
             if index or forward_start is not None:
                 device_duration = device_end - (begun if index else forward_start or begun)
             lead = device_end - host_end
@@ -156,7 +184,6 @@ def _step(
         host_duration_s=None if host_duration is None else host_duration * NANO,
         device_duration_s=None if device_duration is None else device_duration * NANO,
         launch_lead_s=None if lead is None else lead * NANO,
-        put_s=_since_start(marks, put),
     )
 
 

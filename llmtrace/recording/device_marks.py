@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from llmtrace.guard import guard
+from llmtrace.recording.legs import LegMarks, read_legs
 from llmtrace.recording.recorder import Marks
 from llmtrace.timing.device import DeviceTimer
 
@@ -21,10 +22,13 @@ class DeviceMarks:
     tokens: list[Any]
     last: Any
     """The last mark past the limit of single steps."""
+    legs: list[LegMarks] = field(default_factory=list)
+    timers: dict[int, DeviceTimer] = field(default_factory=dict)
 
     def passed(self, marks: Marks) -> bool:
         """Whether there is nothing to wait for before the times can be read."""
         events = self._in_stream_order(marks)
+        # Logits come back from the last device, so the others have passed theirs then.
         return not events or self.timer.passed(events[-1][1])
 
     def read(self, marks: Marks) -> None:
@@ -38,6 +42,7 @@ class DeviceMarks:
             marks.clock = self.timer.clock
             marks.clock_error_ns = resolved.error_ns
         self.timer.release([event for _, event in events])
+        marks.legs = read_legs(self.legs, self.timers)
 
     def _in_stream_order(self, marks: Marks) -> list[tuple[int, Any]]:
         """Return every event with the host time before it, in the order they were recorded."""

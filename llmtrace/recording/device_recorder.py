@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmtrace.recording.device_marks import DeviceMarks
+from llmtrace.recording.legs import LegMarks
 from llmtrace.recording.recorder import FullRecorder, Marks, Recorder
 from llmtrace.timing.device import DeviceTimer
 from llmtrace.timing.host import now
@@ -20,8 +21,12 @@ class DeviceRecorder(Recorder):
     __slots__ = (
         "forward_events",
         "last_event",
+        "leg_begun",
+        "legs",
+        "place",
         "prefill_event",
         "timer",
+        "timers",
         "token_events",
     )
 
@@ -32,6 +37,12 @@ class DeviceRecorder(Recorder):
         self.forward_events: list[Any] = []
         self.token_events: list[Any] = []
         self.last_event: Any = None
+        self.timers: dict[int, DeviceTimer] = {}
+        """Of every device, where the model's layers lie on several."""
+        self.place: int | None = None
+        """The device that the forward under way has come to."""
+        self.leg_begun: tuple[int, Any] | None = None
+        self.legs: list[LegMarks] = []
 
     def capturing(self) -> bool:
         return self.timer.capturing()
@@ -70,11 +81,46 @@ class DeviceRecorder(Recorder):
             self.forward_events,
             self.token_events,
             self.last_event,
+            self.legs,
+            self.timers,
         )
         return marks
 
     def fill(self) -> None:
         self.__class__ = _FullDeviceRecorder
+
+
+class SeveralDevicesRecorder(DeviceRecorder):
+    """A recorder that follows each forward over the devices that the model's layers lie on.
+
+    Beside the marks of the device where the logits come back: on each other device one where its
+    inputs have come and one where it is done.
+    """
+
+    __slots__ = ()
+
+    several_devices = True
+
+    def forward_started(self) -> None:
+        super().forward_started()
+        self.place = self.leg_begun = None
+
+    def leaves(self) -> None:
+        """The device that the forward has come to has got all its work."""
+        if self.place is not None:
+            ended = (now(), self.timers[self.place].mark())
+            self.legs.append(LegMarks(len(self.forward_ends), self.place, self.leg_begun, ended))
+
+    def comes_to(self, device: int) -> None:
+        """The forward's data have been sent to *device*."""
+        first = self.place is None
+        self.place = device
+        self.leg_begun = None if first else (now(), self.timers[device].mark())
+
+    def forward_ended(self) -> None:
+        if self.leg_begun is not None:
+            self.leaves()
+        super().forward_ended()
 
 
 class _FullDeviceRecorder(DeviceRecorder):
@@ -84,6 +130,7 @@ class _FullDeviceRecorder(DeviceRecorder):
 
     forward_started = FullRecorder.forward_started
     forward_ended = FullRecorder.forward_ended
+    graph_replayed = FullRecorder.graph_replayed
     forward_failed = FullRecorder.forward_failed
     forward_seen = FullRecorder.forward_seen
     token = FullRecorder.token

@@ -9,10 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from llmtrace.guard import guard
 from llmtrace.timing.host import now
+
+
+class DeviceLeg(NamedTuple):
+    """One device's part of a forward call."""
+
+    forward: int
+    device: str
+    begun_ns: int | None
+    """None for the first: it begins with the forward."""
+    ended_ns: int
 
 
 class PendingTimes(Protocol):
@@ -52,6 +62,9 @@ class Marks:
     """Tokens and forward calls after the limit: of those only the last one's time is kept."""
     last_mark: int | None = None
     encoder_start: int | None = None
+    legs: list[DeviceLeg] = field(default_factory=list)
+    replays: list[tuple[int, int]] = field(default_factory=list)
+    """Forwards done before, and when, the first CUDA graph of a forward was replayed."""
 
 
 OVER = object()
@@ -82,6 +95,7 @@ class Recorder:
         "own_loop",
         "put_forwards",
         "puts",
+        "replays",
         "sees_forwards",
         "shift",
         "start_ns",
@@ -92,6 +106,8 @@ class Recorder:
     )
 
     clock = "host"
+    several_devices = False
+    """Whether a forward's way over several devices is followed."""
 
     def __init__(self, model: Any, limit: int, start_ns: int) -> None:
         self.model = model
@@ -106,6 +122,7 @@ class Recorder:
         self.lengths: list[tuple[int, int]] | None = None
         self.puts: list[int] = []
         self.put_forwards: list[int] = []
+        self.replays: list[tuple[int, int]] = []
         self.more_forwards = 0
         self.more_tokens = 0
         self.last_mark: int | None = None
@@ -166,6 +183,12 @@ class Recorder:
             self.overflow()
             return
         self.forward_ends.append(now())
+
+    def graph_replayed(self) -> None:
+        """A CUDA graph is about to be replayed in a forward call."""
+        done = len(self.forward_ends)
+        if not self.replays or self.replays[-1][0] != done:
+            self.replays.append((done, now()))
 
     def forward_failed(self) -> None:
         """The forward call raised."""
@@ -236,6 +259,7 @@ class Recorder:
             more_forwards=self.more_forwards,
             last_mark=self.last_mark,
             encoder_start=self.encoder_start,
+            replays=self.replays,
         )
 
     def _counts(self) -> list[int] | None:
@@ -294,6 +318,9 @@ class FullRecorder(Recorder):
         self.more_forwards += 1
         if not self.more_tokens:
             self.mark_last()
+
+    def graph_replayed(self) -> None:
+        """Not kept."""
 
     def forward_failed(self) -> None:
         """Not kept."""

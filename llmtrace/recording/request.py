@@ -63,11 +63,18 @@ class RequestInfo:
 
     model: ModelFacts = field(default_factory=ModelFacts)
     device: str = "cpu"
+    devices: tuple[int, ...] = ()
+    """Indices of the CUDA devices that the model's layers lie on, if there are several."""
     operation: str = "text_completion"
     own_loop: bool = False
     """A ``request()`` block, which may yet turn out to hold ``generate()`` calls instead."""
     span_name: str | None = None
     """The caller's own name for the request's span."""
+    rank: int | None = None
+    world_size: int | None = None
+    ranks_request: str | None = None
+    """48 hexadecimal digits, the same on every rank of one tensor-parallel request."""
+    first_rank: bool = False
     strategy: str = "custom"
     parameters: GenerationParameters = field(default_factory=GenerationParameters)
     batch_size: int | None = None

@@ -6,12 +6,12 @@ from typing import Any
 
 from llmtrace.guard import guard
 from llmtrace.recording.active import active
-from llmtrace.recording.device_recorder import DeviceRecorder
+from llmtrace.recording.device_recorder import DeviceRecorder, SeveralDevicesRecorder
 from llmtrace.recording.pipeline import OpenSpan, Pipeline
 from llmtrace.recording.recorder import OVER, Recorder
 from llmtrace.recording.request import RequestInfo
 from llmtrace.recording.tokens import ERROR
-from llmtrace.timing.device import timer_for
+from llmtrace.timing.device import cuda_timers, timer_for
 from llmtrace.timing.host import WallAnchor, anchor, now
 
 _NOT_FAILURES = (GeneratorExit,)
@@ -64,7 +64,13 @@ class RunningRequest:
         timer = guard.call("setting up the device clock", timer_for, device)
         if timer is None:
             return Recorder(model, limit, self._wall.host_ns)
-        return DeviceRecorder(model, limit, self._wall.host_ns, timer)
+        devices = self.info.devices
+        others = guard.call("setting up the devices' clocks", cuda_timers, devices)
+        if not others:
+            return DeviceRecorder(model, limit, self._wall.host_ns, timer)
+        recorder = SeveralDevicesRecorder(model, limit, self._wall.host_ns, timer)
+        recorder.timers = others
+        return recorder
 
     def _adopt_server_span(self, span: OpenSpan) -> None:
         if self.info.queued_since_ns is None and span.queued_since_unix_ns is not None:

@@ -12,33 +12,44 @@ from llmtrace.recording.request import RequestInfo
 
 
 class MemoryBefore(NamedTuple):
-    """torch's allocator when a request began, in bytes."""
+    """torch's allocators when a request began."""
 
-    allocated: int
-    peak: int
+    indices: tuple[int | None, ...]
+    allocated: tuple[int, ...]
+    """Bytes, on each device."""
+    peaks: tuple[int, ...]
 
 
-def memory_before(device: Any) -> MemoryBefore | None:
-    """Return the allocator's state, or None without an allocator to ask."""
-    statistics = _statistics(device)
-    if not statistics:
+def memory_before(device: Any, devices: tuple[int, ...] = ()) -> MemoryBefore | None:
+    """Return the allocators' state, or None without one to ask.
+
+    Args:
+        device: The request's device.
+        devices: Indices of all the devices that its model lies on, if there are several.
+    """
+    if device is None or device.type != "cuda":
         return None
-    allocated = statistics["allocated_bytes"]["all"]
-    return MemoryBefore(allocated["current"], allocated["peak"])
+    indices = devices or (device.index,)
+    held = [_statistics(index)["allocated_bytes"]["all"] for index in indices]
+    return MemoryBefore(indices, tuple(h["current"] for h in held), tuple(h["peak"] for h in held))
 
 
-def memory_after(info: RequestInfo, device: Any, before: MemoryBefore | None) -> None:
-    """Note the allocator's state; the peak only where this request raised it."""
-    statistics = _statistics(device)
-    if not statistics or before is None:
+def memory_after(info: RequestInfo, before: MemoryBefore | None) -> None:
+    """Note the allocators' state, summed; the peak only where this request raised it."""
+    if before is None:
         return
-    allocated = statistics["allocated_bytes"]["all"]
-    info.memory_allocated_bytes = allocated["current"]
-    info.memory_growth_bytes = allocated["current"] - before.allocated
-    info.memory_reserved_bytes = statistics["reserved_bytes"]["all"]["current"]
-    info.memory_inactive_split_bytes = statistics["inactive_split_bytes"]["all"]["current"]
-    if allocated["peak"] > before.peak:
-        info.memory_peak_bytes = allocated["peak"]
+    found = [_statistics(index) for index in before.indices]
+    held = [statistics["allocated_bytes"]["all"] for statistics in found]
+
+    def current(what: str) -> int:
+        return sum(statistics[what]["all"]["current"] for statistics in found)
+
+    info.memory_allocated_bytes = current("allocated_bytes")
+    info.memory_growth_bytes = info.memory_allocated_bytes - sum(before.allocated)
+    info.memory_reserved_bytes = current("reserved_bytes")
+    info.memory_inactive_split_bytes = current("inactive_split_bytes")
+    if all(h["peak"] > peak for h, peak in zip(held, before.peaks, strict=True)):
+        info.memory_peak_bytes = sum(h["peak"] for h in held)
 
 
 def device_name(device: Any) -> str | None:
@@ -57,10 +68,8 @@ def _name(index: int) -> str:
     return str(torch.cuda.get_device_name(index))
 
 
-def _statistics(device: Any) -> dict[str, Any]:
+def _statistics(index: int | None) -> dict[str, Any]:
     """Return the nested form, which costs a tenth of the flat one's time."""
-    if device is None or device.type != "cuda":
-        return {}
     import torch
 
-    return dict(torch.cuda.memory_stats_as_nested_dict(device))
+    return dict(torch.cuda.memory_stats_as_nested_dict(index))

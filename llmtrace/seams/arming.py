@@ -13,6 +13,7 @@ from llmtrace.recording.pipeline import Pipeline
 from llmtrace.seams import (
     compiled_modules,
     cuda_graphs,
+    device_map,
     forward,
     loop,
     streamers,
@@ -39,7 +40,6 @@ class Arming:
         self._installers: dict[str, Callable[[], None]] = {
             "transformers.generation.utils": generate.install,
             "transformers.modeling_utils": lambda: forward.install(self.patches),
-            "transformers.generation.logits_process": lambda: loop.install_processors(self.patches),
             "transformers.generation.stopping_criteria": lambda: loop.install_criteria(
                 self.patches
             ),
@@ -51,6 +51,7 @@ class Arming:
                 self.patches, telemetry
             ),
             "torch._dynamo.eval_frame": lambda: compiled_modules.install(self.patches),
+            "accelerate.hooks": lambda: device_map.install(self.patches),
             "torch.cuda.graphs": lambda: cuda_graphs.install(self.patches),
             **others,
         }

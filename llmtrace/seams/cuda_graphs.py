@@ -1,6 +1,7 @@
-"""``CUDAGraph.capture_begin``: a request in which a CUDA graph is captured pays for it once.
+"""CUDA graphs, torch.compile's own among them.
 
-torch.compile's own graphs are captured through it too.
+A request in which one is captured pays for it once. A forward that replays one starts the device
+only there, and what comes before may take Python a millisecond.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from llmtrace.seams.patching import PatchSet
 
 
 def install(patches: PatchSet) -> None:
-    """Wrap the beginning of a capture; torch's graphs have been imported."""
+    """Wrap the beginning of a capture, and replays; torch's graphs have been imported."""
     from torch.cuda.graphs import CUDAGraph
 
     patches.wrap(CUDAGraph, "capture_begin", _capture_begin)
+    patches.wrap(CUDAGraph, "replay", _replay)
 
 
 def _capture_begin(
@@ -27,4 +29,16 @@ def _capture_begin(
     recorder = active.get()
     if recorder is not None:
         recorder.captured = True
+    return wrapped(*args, **kwargs)
+
+
+def _replay(
+    wrapped: Any,
+    instance: Any,  # noqa: ARG001 - wrapt's shape
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    recorder = active.get()
+    if recorder is not None and recorder.in_forward:
+        recorder.graph_replayed()
     return wrapped(*args, **kwargs)

@@ -62,7 +62,8 @@ def recorded(
     recorder: Recorder, call: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Call the model, marking the call; not one within a call that is marked already."""
-    if recorder.in_forward or (recorder.own_loop and recorder.capturing()):
+    within = len(recorder.forward_starts) != len(recorder.forward_ends)
+    if within or (recorder.own_loop and recorder.capturing()):
         return call(model, *args, **kwargs)
     if recorder.cache is None:
         _note_call(recorder, args, kwargs)

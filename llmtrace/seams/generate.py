@@ -13,7 +13,8 @@ from typing import Any
 from llmtrace.guard import guard
 from llmtrace.recording.active import active
 from llmtrace.recording.pipeline import Pipeline
-from llmtrace.seams import forward, overrides
+from llmtrace.recording.recorder import Recorder
+from llmtrace.seams import forward, loop, overrides
 from llmtrace.seams.candidates import Candidates
 from llmtrace.seams.generate_request import GenerateRequest
 from llmtrace.seams.patching import PatchSet
@@ -82,8 +83,13 @@ class GenerateSeam:
         request = GenerateRequest(self._pipeline, entered, wrapped, model, args, kwargs)
         if request.running is None:
             return None
+        self._see_forwards(request.running.recorder)
         self._requests[id(request.running.recorder)] = request
         return request
+
+    def _see_forwards(self, recorder: Recorder) -> None:
+        if not recorder.sees_forwards:
+            loop.install_processors(self._patches)
 
     def _end(self, request: GenerateRequest, result: Any, error: BaseException | None) -> None:
         if request.running is not None:
@@ -102,6 +108,8 @@ class GenerateSeam:
             config = args[0] if args else kwargs.get("generation_config")
             length = args[1] if len(args) > 1 else kwargs.get("input_ids_seq_length")
             guard.call("reading the generation config", request.prepared, instance, config, length)
+            if request.running is not None:
+                self._see_forwards(request.running.recorder)
         return wrapped(*args, **kwargs)
 
     def _candidates(

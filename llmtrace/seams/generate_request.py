@@ -15,6 +15,7 @@ from llmtrace.recording.request import RequestInfo
 from llmtrace.recording.running import RunningRequest, start_request
 from llmtrace.seams import accelerator
 from llmtrace.seams.decoding_loops import Loops
+from llmtrace.seams.device_map import several_cuda_devices
 from llmtrace.seams.generation_config import parameters_of, strategy_of
 from llmtrace.seams.inputs import device_of, read_input, read_prompt
 from llmtrace.seams.kv_cache import (
@@ -25,6 +26,7 @@ from llmtrace.seams.kv_cache import (
 )
 from llmtrace.seams.model_cost import read_cost
 from llmtrace.seams.model_facts import cold_before, model_facts
+from llmtrace.seams.ranks import read_ranks
 from llmtrace.seams.streamers import StreamerProxy, context_of, is_proxied, observe
 from llmtrace.seams.tokenizers import take_tokenization, texts_of
 from llmtrace.timing.host import WallAnchor
@@ -67,9 +69,11 @@ class GenerateRequest:
         self._cached = self._read_cache(kwargs)
         device = device_of(model, self.prompt.tensor)
         info.device = str(device)
+        info.devices = several_cuda_devices(model)
+        read_ranks(info, model, tuple(getattr(self.prompt.tensor, "shape", ())))
         self._content = pipeline.config.content in {"span_only", "span_and_event"}
         self._device = device
-        self._memory = accelerator.memory_before(device)
+        self._memory = accelerator.memory_before(device, info.devices)
         self._graphs = _compiled_graphs()
         # Last, as what it starts must be ended: nothing after it may fail.
         self.running: RunningRequest | None = start_request(
@@ -193,8 +197,10 @@ class GenerateRequest:
         info.compiled = recorder.compiled or _is_compiled(self.model)
         if _compiled_graphs() != self._graphs:
             info.cold_reasons = (*info.cold_reasons, "compilation")
-        accelerator.memory_after(info, self._device, self._memory)
         read_cost(info, self.model, recorder.cache, self._device)
+        # Growth is what a request leaves behind, so nothing of it may be kept here.
+        recorder.cache = recorder.ids = None
+        accelerator.memory_after(info, self._memory)
         if self._content and self.tokenizer is not None:
             info.input_text = texts_of(self.tokenizer, self.prompt.tensor)
             info.output_text = texts_of(self.tokenizer, rows)

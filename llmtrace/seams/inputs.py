@@ -11,6 +11,7 @@ from llmtrace.recording.tokens import (
     unpadded,
     without_left_padding,
 )
+from llmtrace.seams.device_map import execution_device
 
 INPUT_NAMES = ("input_ids", "inputs_embeds", "input_features", "input_values", "pixel_values")
 
@@ -40,6 +41,11 @@ def device_of(model: Any, tensor: Any) -> Any:
     device = getattr(tensor, "device", None)
     if device is not None and device.type != "cpu":
         return device
+    placed = execution_device(model)
+    if placed is not None:
+        import torch
+
+        return torch.device(placed)
     return getattr(model, "device", device)
 
 

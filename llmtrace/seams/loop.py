@@ -1,4 +1,4 @@
-"""The generation loop: logits processors and stopping criteria, both on entry.
+"""The generation loop: stopping criteria and, for some models, logits processors; on entry.
 
 Both lists belong to the library, are built fresh inside ``generate()`` in every release, run
 outside every compiled region and are never kept on the model.
@@ -13,7 +13,10 @@ from llmtrace.seams.patching import PatchSet
 
 
 def install_processors(patches: PatchSet) -> None:
-    """Wrap ``LogitsProcessorList.__call__``: the step's forward has been enqueued."""
+    """Wrap ``LogitsProcessorList.__call__``: the step's forward has been enqueued.
+
+    Done when a model is met whose calls are not seen; the others need not pay for it each step.
+    """
     from transformers.generation.logits_process import LogitsProcessorList
 
     patches.wrap(LogitsProcessorList, "__call__", _processors)
@@ -56,7 +59,6 @@ def _processors(
     kwargs: dict[str, Any],
 ) -> Any:
     recorder = active.get()
-    # Only models that are no PreTrainedModel get here without a forward having been seen.
     if recorder is not None and not recorder.sees_forwards:
         recorder.forward_seen()
     return wrapped(*args, **kwargs)

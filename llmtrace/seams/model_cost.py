@@ -50,11 +50,13 @@ def _cost(model: Any, quantization: str | None) -> ModelCost | None:
         return None
     if any(getattr(config, name, None) for name in _OTHER_KINDS) or _offloaded(model):
         return None
+    ranks = getattr(model, "tp_size", None) or 1
+    width = heads * (getattr(config, "head_dim", None) or hidden // heads)
     return ModelCost(
         weight_bytes=_bytes_read(model, head),
-        linear_weights=sum(_weights(m) for m in model.modules() if m is not head),
-        output_weights=_weights(head),
-        attention_width=heads * (getattr(config, "head_dim", None) or hidden // heads),
+        linear_weights=sum(_weights(m) for m in model.modules() if m is not head) // ranks,
+        output_weights=_weights(head) // ranks,
+        attention_width=width // ranks,
         operand="int8" if quantization == "8bit" else dtype_of(model),
     )
 

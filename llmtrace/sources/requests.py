@@ -95,6 +95,13 @@ def build_record(span: RequestSpan, spans: StepSpans | None) -> tuple[RequestRec
     return record, missing
 
 
+def _durations(raw: Raw | None) -> tuple[float, ...]:
+    try:
+        return tuple(numbers(raw))
+    except ValueError:
+        return ()
+
+
 def _finding(code: str) -> Finding:
     """Return a finding of which the span says only the code; analysis knows the rest."""
     return Finding(code, "info", "", "", "")
@@ -175,4 +182,11 @@ def _circumstances(raws: Mapping[str, Raw]) -> dict[str, Any]:
         "mfu": seconds(raws.get(names.MFU)),
         "decode_bytes": seconds(raws.get(names.DECODE_BYTES)),
         "prefill_flops": seconds(raws.get(names.PREFILL_FLOPS)),
+        "rank": count(raws.get(names.RANK)),
+        "world_size": count(raws.get(names.WORLD_SIZE)),
+        "ranks_request": text(raws.get(names.RANKS_REQUEST)),
+        "devices": texts(raws.get(names.DEVICES)),
+        "devices_prefill_s": _durations(raws.get(names.DEVICES_PREFILL)),
+        "devices_decode_s": _durations(raws.get(names.DEVICES_DECODE)),
+        "handover_s": number(raws.get(names.DEVICES_HANDOVER)),
     }

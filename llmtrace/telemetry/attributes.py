@@ -129,6 +129,13 @@ def _circumstances(record: RequestRecord) -> Attributes:
         names.MFU: record.mfu,
         names.DECODE_BYTES: record.decode_bytes,
         names.PREFILL_FLOPS: record.prefill_flops,
+        names.RANK: record.rank,
+        names.WORLD_SIZE: record.world_size,
+        names.RANKS_REQUEST: record.ranks_request,
+        names.DEVICES: record.devices or None,
+        names.DEVICES_PREFILL: record.devices_prefill_s or None,
+        names.DEVICES_DECODE: record.devices_decode_s or None,
+        names.DEVICES_HANDOVER: record.handover_s,
         names.FINDINGS: tuple(finding.code for finding in record.findings) or None,
         names.STEPS_TRUNCATED: record.steps_truncated or None,
         names.ERROR_TYPE: record.error,
@@ -163,8 +170,16 @@ def step_attributes(step: StepRecord) -> Attributes:
             names.HOST_DURATION: step.host_duration_s,
             names.DEVICE_DURATION: step.device_duration_s,
             names.LAUNCH_LEAD: step.launch_lead_s,
+            names.FORWARD_OFFSET: _offset(step) if step.index else None,
+            names.LEG_DEVICES: [leg.device for leg in step.legs] or None,
+            names.LEG_OFFSETS: [leg.start_s - step.start_s for leg in step.legs] or None,
+            names.LEG_DURATIONS: [leg.end_s - leg.start_s for leg in step.legs] or None,
         }
     )
+
+
+def _offset(step: StepRecord) -> float | None:
+    return None if step.forward_start_s is None else step.forward_start_s - step.start_s
 
 
 def first_token_attributes(step: StepRecord) -> Attributes:

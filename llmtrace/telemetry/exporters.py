@@ -24,6 +24,7 @@ from opentelemetry.sdk.trace.export import (
 
 from llmtrace.errors import ConfigError
 from llmtrace.guard import guard
+from llmtrace.names import RANK, WORLD_SIZE
 from llmtrace.telemetry.local_file import BufferedProcessor, LocalFileExporter, default_service
 
 QUEUE_SIZE = 16_384
@@ -93,11 +94,19 @@ def _started(signal: str, name: str, start: Callable[[], Any]) -> Any:
 
 def resource(environ: Mapping[str, str]) -> Resource:
     """Return this process's resource, named after its script unless the environment names it."""
-    made = Resource.create()
+    made = Resource.create(_rank(environ))
     listed = environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(",")
     keys = {item.partition("=")[0].strip() for item in listed}
     named = environ.get("OTEL_SERVICE_NAME") or "service.name" in keys
     return made if named else made.merge(Resource({"service.name": default_service()}))
+
+
+def _rank(environ: Mapping[str, str]) -> dict[str, int]:
+    """Return which of a distributed run's processes this is, as its launcher says."""
+    rank, size = environ.get("RANK", ""), environ.get("WORLD_SIZE", "")
+    if not (rank.isdecimal() and size.isdecimal()) or int(size) < 2:  # noqa: PLR2004
+        return {}
+    return {RANK: int(rank), WORLD_SIZE: int(size)}
 
 
 def tracer_provider(names: list[str], environ: Mapping[str, str]) -> TracerProvider:

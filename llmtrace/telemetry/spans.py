@@ -23,6 +23,7 @@ from llmtrace.telemetry.attributes import (
     start_attributes,
     step_attributes,
 )
+from llmtrace.telemetry.rank_spans import rank_context, rank_ids
 from llmtrace.telemetry.server_spans import server_start
 
 BREATHER_SPANS = 16
@@ -58,13 +59,15 @@ class LiveSpan:
     ) -> None:
         parent = trace.get_current_span(context)
         self.queued_since_unix_ns = server_start(parent)
-        self.span = tracer.start_span(
-            span_name(info.operation, info.model.name),
-            context=context,
-            kind=SpanKind.INTERNAL,
-            attributes={} if info.own_loop else start_attributes(info),
-            start_time=start_unix_ns,
-        )
+        context = rank_context(info, context)
+        with rank_ids(tracer, info, context):
+            self.span = tracer.start_span(
+                span_name(info.operation, info.model.name),
+                context=context,
+                kind=SpanKind.INTERNAL,
+                attributes={} if info.own_loop else start_attributes(info),
+                start_time=start_unix_ns,
+            )
         self._place = _Place(self.span, otel_context.get_current())
         marked = otel_context.set_value(_PLACE, self._place, context)
         self.context = trace.set_span_in_context(self.span, marked)

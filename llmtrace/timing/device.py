@@ -5,6 +5,7 @@ Another accelerator is one more module beside ``cuda.py`` and one more line in `
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -62,3 +63,14 @@ def timer_for(device: Any) -> DeviceTimer | None:
 
         return CudaTimer(device)
     return None
+
+
+def cuda_timers(indices: Sequence[int]) -> dict[int, DeviceTimer]:
+    """Return a timer for each of several CUDA devices, by index."""
+    if not indices:
+        return {}
+    import torch
+
+    from llmtrace.timing.cuda import CudaTimer
+
+    return {index: CudaTimer(torch.device("cuda", index)) for index in indices}

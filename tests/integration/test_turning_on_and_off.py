@@ -5,12 +5,12 @@ import threading
 
 import pytest
 import wrapt
+from accelerate.hooks import AlignDevicesHook
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import Tracer, TracerProvider
 from torch._dynamo.eval_frame import OptimizedModule
 from torch.cuda.graphs import CUDAGraph
 from transformers import LlamaForCausalLM, PreTrainedModel
-from transformers.generation.logits_process import LogitsProcessorList
 from transformers.generation.stopping_criteria import StoppingCriteriaList
 from transformers.generation.streamers import (
     AsyncTextIteratorStreamer,
@@ -31,7 +31,6 @@ PLACES = [
     (GenerationMixin, "__init_subclass__"),
     (PreTrainedModel, "__call__"),
     (PreTrainedModel, "get_compiled_call"),
-    (LogitsProcessorList, "__call__"),
     (StoppingCriteriaList, "__call__"),
     (TextStreamer, "__init__"),
     (TextIteratorStreamer, "__next__"),
@@ -41,6 +40,8 @@ PLACES = [
     (PreTrainedTokenizerBase, "apply_chat_template"),
     (OptimizedModule, "__call__"),
     (CUDAGraph, "capture_begin"),
+    (CUDAGraph, "replay"),
+    (AlignDevicesHook, "pre_forward"),
     (Tracer, "start_span"),
     (TracerProvider, "force_flush"),
     (TracerProvider, "shutdown"),
