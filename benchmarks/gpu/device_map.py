@@ -3,12 +3,14 @@
 Each device's part of every forward, first kernel start to last kernel end on that device, within
 1 % or 100 us; the hand-over between them; ids, calls into CUDA and ms per token with and without.
 
-    python benchmarks/gpu/device_map.py [--layers 32] [--tokens 16] [--pairs 10] [--json FILE]
+    python benchmarks/gpu/device_map.py [--layers 32] [--tokens 16] [--pairs 24] [--json FILE]
 """
 
 from __future__ import annotations
 
 import collections
+import gc
+import itertools
 import statistics
 import sys
 import time
@@ -45,33 +47,45 @@ def against_the_profiler(model, prompt, tokens: int) -> dict[str, object]:
     off, handovers, wrong = collections.defaultdict(list), [], []
     origin = record.start_unix_ns
     for (begun, ended), step in zip(line.ranges("a_forward"), record.steps, strict=True):
-        work = line.work_called_in(begun, ended)
-        ends = {}
+        work = [e for e in line.work_called_in(begun, ended) if "Memcpy" not in e.name()]
         for leg in step.legs:
-            index = int(leg.device.removeprefix("cuda:"))
-            mine = [e for e in work if e.device_index() == index and "Memcpy" not in e.name()]
-            first, last = mine[0].start_ns(), max(e.end_ns() for e in mine)
-            reference = (last - first) / 1e3
+            mine = of_leg(work, leg, origin)
+            reference = (max(e.end_ns() for e in mine) - mine[0].start_ns()) / 1e3
             ours = (leg.end_s - leg.start_s) * 1e6
-            ends[index] = (origin + leg.end_s * 1e9 - last) / 1e3
             off[leg.device].append(ours - reference)
             if abs(ours - reference) > max(TOLERANCE_US, SHARE * reference):
                 wrong.append((step.index, leg.device, round(ours), round(reference)))
-        handovers.append((step.legs[1].start_s - step.legs[0].end_s) * 1e6)
+        handovers += [(b.start_s - a.end_s) * 1e6 for a, b in itertools.pairwise(step.legs)]
     return {
         "devices": record.devices,
         "prefill_ms": [round(s * 1e3, 3) for s in record.devices_prefill_s],
         "decode_ms": [round(s * 1e3, 3) for s in record.devices_decode_s],
-        "handover_us": [round(f(handovers), 1) for f in (min, statistics.median, max)],
-        "off_us": {
-            d: [round(f(v), 1) for f in (min, statistics.median, max)] for d, v in off.items()
-        },
+        "legs_per_forward": len(record.steps[-1].legs),
+        "handover_us": spread(handovers),
+        "off_us": {device: spread(values) for device, values in off.items()},
         "stated_error_us": round(record.clock_error_s * 1e6, 1),
         "sum_off_us": abs(record.e2e_s - record.ttft_s - sum(record.itl_s)) * 1e6,
         "memory_allocated_gb": round(record.memory_allocated_bytes / 1e9, 2),
         "mbu": record.mbu,
         "wrong": wrong,
     }
+
+
+def spread(values: list[float]) -> list[float]:
+    """Return the least, the median and the most."""
+    return [round(f(values), 1) for f in (min, statistics.median, max)]
+
+
+def of_leg(work: list, leg, origin: int) -> list:
+    """Return the kernels that ran on a leg's device in its time."""
+    index = int(leg.device.removeprefix("cuda:"))
+    begun, ended = origin + leg.start_s * 1e9, origin + leg.end_s * 1e9
+    middle = [(e.start_ns() + e.end_ns()) / 2 for e in work]
+    return [
+        e
+        for e, at in zip(work, middle, strict=True)
+        if e.device_index() == index and begun < at < ended
+    ]
 
 
 def calls(model, prompt, tokens: int) -> collections.Counter:
@@ -84,7 +98,7 @@ def calls(model, prompt, tokens: int) -> collections.Counter:
 
 
 def main() -> int:
-    arguments = arguments_of(__doc__, layers=32, tokens=16, pairs=10)
+    arguments = arguments_of(__doc__, layers=32, tokens=16, pairs=24)
     result = Result(arguments)
     if torch.cuda.device_count() < 2:
         print("benchmarks/gpu/device_map.py needs two CUDA devices", file=sys.stderr)
@@ -115,6 +129,8 @@ def main() -> int:
     once = {"cudaMemcpyAsync": 1, "cudaStreamSynchronize": 1, "work on the devices": 1}
     good = all(name in allowed or once.get(name) == n for name, n in added.items())
     result.add("calls added by a request", {"tokens": tokens, **added}, good=good)
+    gc.collect()
+    gc.freeze()
     times = {False: [], True: []}
     for pair in range(arguments.pairs + 1):
         for on in (False, True) if pair % 2 else (True, False):

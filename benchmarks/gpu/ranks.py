@@ -11,6 +11,7 @@ files say of each request together, and how far apart the ranks were.
 from __future__ import annotations
 
 import collections
+import gc
 import json
 import os
 import statistics
@@ -26,7 +27,7 @@ from transformers import LlamaForCausalLM
 import llmtrace
 
 TOKENS = 16
-PAIRS = 10
+PAIRS = 24
 
 
 def counted(model, prompt) -> collections.Counter:
@@ -40,6 +41,8 @@ def counted(model, prompt) -> collections.Counter:
 
 
 def paired(model, prompt, provider) -> dict[str, float]:
+    gc.collect()
+    gc.freeze()
     times = {False: [], True: []}
     for pair in range(PAIRS + 1):
         for on in (False, True) if pair % 2 else (True, False):
@@ -58,7 +61,13 @@ def paired(model, prompt, provider) -> dict[str, float]:
         "ms_per_token_without": round(statistics.median(times[False]), 3),
         "ms_per_token_with": round(statistics.median(times[True]), 3),
         "ratio_median": round(statistics.median(ratios), 4),
+        "ratios": [round(r, 3) for r in ratios],
     }
+
+
+def first_token_us(span: dict) -> float:
+    values = {a["key"]: a["value"] for a in span["attributes"]}
+    return int(span["startTimeUnixNano"]) / 1e3 + values["llmtrace.ttft"]["doubleValue"] * 1e6
 
 
 def joined(folder: Path) -> dict[str, object]:
@@ -75,14 +84,7 @@ def joined(folder: Path) -> dict[str, object]:
                             spans[span["traceId"]][rank] = span
     first_tokens = []
     for ranks in spans.values():
-        at = [
-            int(span["startTimeUnixNano"]) / 1e3
-            + next(
-                a["value"]["doubleValue"] for a in span["attributes"] if a["key"] == "llmtrace.ttft"
-            )
-            * 1e6
-            for span in ranks.values()
-        ]
+        at = [first_token_us(span) for span in ranks.values()]
         first_tokens.append(max(at) - min(at))
     return {
         "traces": len(spans),
