@@ -80,12 +80,8 @@ def of_leg(work: list, leg, origin: int) -> list:
     """Return the kernels that ran on a leg's device in its time."""
     index = int(leg.device.removeprefix("cuda:"))
     begun, ended = origin + leg.start_s * 1e9, origin + leg.end_s * 1e9
-    middle = [(e.start_ns() + e.end_ns()) / 2 for e in work]
-    return [
-        e
-        for e, at in zip(work, middle, strict=True)
-        if e.device_index() == index and begun < at < ended
-    ]
+    there = [e for e in work if e.device_index() == index]
+    return [e for e in there if begun < (e.start_ns() + e.end_ns()) / 2 < ended]
 
 
 def calls(model, prompt, tokens: int) -> collections.Counter:

@@ -1,4 +1,4 @@
-"""Modes on a GPU, counted: caches, prefill in chunks, streams, threads, offloaded weights, captures.
+"""Modes on a GPU, counted: caches, chunks, streams, threads, offloaded weights, captures.
 
 For each way of generating: the record's steps and tokens against a counter of this script's own on
 the model's ``forward``, the device's clock, and the same ids with and without llmtrace. Not the

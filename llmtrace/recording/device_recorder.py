@@ -23,6 +23,7 @@ class DeviceRecorder(Recorder):
         "last_event",
         "leg_begun",
         "legs",
+        "mark",
         "place",
         "prefill_event",
         "timer",
@@ -33,6 +34,7 @@ class DeviceRecorder(Recorder):
     def __init__(self, model: Any, limit: int, start_ns: int, timer: DeviceTimer) -> None:
         super().__init__(model, limit, start_ns)
         self.timer = timer
+        self.mark = timer.mark
         self.prefill_event: tuple[int, Any] | None = None
         self.forward_events: list[Any] = []
         self.token_events: list[Any] = []
@@ -50,20 +52,20 @@ class DeviceRecorder(Recorder):
     def encoder_started(self) -> None:
         if self.encoder_start is None:
             self.encoder_start = now()
-            self.prefill_event = (self.encoder_start, self.timer.mark())
+            self.prefill_event = (self.encoder_start, self.mark())
 
     def forward_started(self) -> None:
         instant = now()
         self.forward_starts.append(instant)
         if self.prefill_event is None:
-            self.prefill_event = (instant, self.timer.mark())
+            self.prefill_event = (instant, self.mark())
 
     def forward_ended(self) -> None:
         if len(self.forward_ends) >= self.limit and self.limit_reached():
             self.overflow()
             return
         self.forward_ends.append(now())
-        self.forward_events.append(self.timer.mark())
+        self.forward_events.append(self.mark())
 
     def token(self) -> None:
         done = len(self.forward_ends)
@@ -71,7 +73,7 @@ class DeviceRecorder(Recorder):
             self.marked = done
             self.token_forwards.append(done)
             self.tokens.append(now())
-            self.token_events.append(self.timer.mark())
+            self.token_events.append(self.mark())
 
     def close(self, end_ns: int) -> Marks:
         marks = super().close(end_ns)
@@ -141,6 +143,6 @@ class _FullDeviceRecorder(DeviceRecorder):
     def mark_last(self) -> None:
         self.last_mark = now()
         if self.last_event is None:
-            self.last_event = self.timer.mark()
+            self.last_event = self.mark()
         else:
             self.timer.remark(self.last_event)

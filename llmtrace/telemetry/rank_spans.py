@@ -13,7 +13,6 @@ from typing import Any
 
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, Tracer
 
 from llmtrace.recording.request import RequestInfo
@@ -65,19 +64,19 @@ def _prepared(tracer: Tracer) -> bool:
     return True
 
 
-class _RankIds(IdGenerator):
-    """Ids that were asked for, else those of the generator before."""
+class _RankIds:
+    """The SDK's ``IdGenerator``: ids that were asked for, else those of the generator before."""
 
-    def __init__(self, before: IdGenerator) -> None:
+    def __init__(self, before: Any) -> None:
         self._before = before
 
     def generate_trace_id(self) -> int:
         ids = _ids.get()
-        return self._before.generate_trace_id() if ids is None else ids[0]
+        return int(self._before.generate_trace_id() if ids is None else ids[0])
 
     def generate_span_id(self) -> int:
         ids = _ids.get()
-        return self._before.generate_span_id() if ids is None else ids[1]
+        return int(self._before.generate_span_id() if ids is None else ids[1])
 
     def is_trace_id_random(self) -> bool:
         """Ids of ours are as evenly spread as random ones."""

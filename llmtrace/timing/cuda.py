@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -44,28 +44,15 @@ class CudaTimer:
         self._stream = torch.cuda.current_stream(index)
         self._pool = _pools.setdefault(index, [])
         self._clock = _clock_of(index)
-        self._failed = False
-
-    def mark(self) -> torch.cuda.Event | None:
-        """Record a pooled event on the stream; None if the device refuses.
-
-        It does after an error that the application is about to see at its own next call: that
-        one, not ours, is to raise it.
-        """
-        try:
-            event = self._pool.pop() if self._pool else torch.cuda.Event(enable_timing=True)
-            _record(event, self._stream)
-        except Exception:  # noqa: BLE001 - the request goes on, on the host's clock
-            self._failed = True
-            return None
-        return event
+        self._failures: list[str] = []
+        self.mark = _marker(self._stream, self._pool, self._failures)
 
     def remark(self, mark: torch.cuda.Event | None) -> None:
         """Record *mark* anew."""
         try:
             _record(mark, self._stream)
-        except Exception:  # noqa: BLE001 - as above
-            self._failed = True
+        except Exception as error:  # noqa: BLE001 - as in ``mark``
+            self._failures.append(type(error).__name__)
 
     def capturing(self) -> bool:
         """Whether a CUDA graph is being captured: an event recorded now would be part of it."""
@@ -73,18 +60,18 @@ class CudaTimer:
 
     def passed(self, mark: torch.cuda.Event | None) -> bool:
         """Whether there is nothing to wait for."""
-        if self._failed or mark is None:
+        if self._failures or mark is None:
             return True
         with capture_relaxed():
             try:
                 return bool(mark.query())
-            except Exception:  # noqa: BLE001 - the device has failed: there is nothing to read
-                self._failed = True
+            except Exception as error:  # noqa: BLE001 - there is nothing to read any more
+                self._failures.append(type(error).__name__)
                 return True
 
     def resolve(self, marks: list[tuple[int, Any]]) -> DeviceTimes | None:
         """Map events onto the host clock; see :class:`~llmtrace.timing.device.DeviceTimer`."""
-        if not self.passed(marks[-1][1]) or self._failed:
+        if not self.passed(marks[-1][1]) or self._failures:
             return None
         with capture_relaxed():
             return self._clock.place([asked for asked, _ in marks], [event for _, event in marks])
@@ -92,6 +79,29 @@ class CudaTimer:
     def release(self, marks: list[Any]) -> None:
         """Put events back into the pool."""
         self._pool.extend(mark for mark in marks if mark is not None)
+
+
+def _marker(
+    stream: torch.cuda.Stream, pool: list[torch.cuda.Event], failures: list[str]
+) -> Callable[[], torch.cuda.Event | None]:
+    """Return what marks instants on *stream*; a closure, as looking attributes up takes time."""
+    record, make = _record, torch.cuda.Event
+
+    def mark() -> torch.cuda.Event | None:
+        """Record a pooled event on the stream; None if the device refuses.
+
+        It does after an error that the application is about to see at its own next call: that
+        one, not ours, is to raise it.
+        """
+        try:
+            event = pool.pop() if pool else make(enable_timing=True)
+            record(event, stream)
+        except Exception as error:  # noqa: BLE001 - the request goes on, on the host's clock
+            failures.append(type(error).__name__)
+            return None
+        return event
+
+    return mark
 
 
 def _clock_of(index: int) -> DeviceClock:

@@ -5,7 +5,7 @@ Another accelerator is one more module beside ``cuda.py`` and one more line in `
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -30,8 +30,9 @@ class DeviceTimer(Protocol):
     clock: str
     """Name of the clock, as reported in ``llmtrace.clock``."""
 
-    def mark(self) -> Any:
-        """Record an instant on the stream; returns at once."""
+    @property
+    def mark(self) -> Callable[[], Any]:
+        """Records an instant on the stream; returns at once."""
 
     def remark(self, mark: Any) -> None:
         """Record *mark* anew at the present instant."""
