@@ -232,13 +232,22 @@ class Result:
         if not good:
             self.wrong.append(name)
         print(("" if good else "WRONG ") + name, json.dumps(part), flush=True)
+        self._write()
+
+    @property
+    def seconds(self) -> float:
+        """How long this has been going on."""
+        return time.monotonic() - self._begun
+
+    def _write(self) -> None:
+        self.parts["seconds"] = round(self.seconds, 1)
+        self.parts["wrong"] = self.wrong
+        if self._file:
+            Path(self._file).write_text(json.dumps(self.parts, indent=1) + "\n")
 
     def exit_code(self) -> int:
         """Write the file and return 0, or 1 if something was wrong."""
         self.parts["environment"] = environment()
-        self.parts["seconds"] = round(time.monotonic() - self._begun, 1)
-        self.parts["wrong"] = self.wrong
-        if self._file:
-            Path(self._file).write_text(json.dumps(self.parts, indent=1) + "\n")
+        self._write()
         print("wrong:", self.wrong or "nothing", f"({self.parts['seconds']} s)", flush=True)
         return int(bool(self.wrong))

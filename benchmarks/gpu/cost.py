@@ -127,7 +127,7 @@ def side_by_side(model, prompt, tokens: int, pairs: int, rounds: int, **how) -> 
     nothing = all_methods.pop("nothing")
     result = {}
     for name, method in all_methods.items():
-        for _ in range(3):
+        for _ in range(2):
             once(model, prompt, tokens, nothing, **how)
             once(model, prompt, tokens, method, **how)
         off, on = [], []
@@ -272,12 +272,12 @@ def main() -> int:
     result = Result(arguments)
     model = make_model(arguments.layers)
     prompt = prompt_of(128)
-    part = hooks(model, prompt, arguments.tokens, 3)
+    part = hooks(model, prompt, arguments.tokens, 2)
     result.add("host time of each hook, us per step", part, good=part["all"] <= BUDGET_US)
     small = make_model(2)
-    part = hooks(small, prompt, 256, 5)
+    part = hooks(small, prompt, 256, 3)
     result.add("the same, two layers", part, good=part["all"] <= BUDGET_US)
-    part = after_the_last_token(small, prompt, 512, 8)
+    part = after_the_last_token(small, prompt, 512, arguments.rounds)
     result.add("after the last token", part, good=part["ms_added"] < 2)
     del small
     part = side_by_side(
@@ -290,7 +290,7 @@ def main() -> int:
     )
     good = abs(part["llmtrace"]["ratio_median"] - 1) <= 0.005
     result.add("static cache, compiled", part, good=good)
-    part = side_by_side(model, prompt, 32, arguments.rounds, 4)
+    part = side_by_side(model, prompt, 32, arguments.rounds, arguments.rounds)
     result.add("eager", part)
     return result.exit_code()
 

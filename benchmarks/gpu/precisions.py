@@ -4,7 +4,7 @@ Random weights, greedy, unique random prompts, each cell the median of a few war
 and ITL of each cell are also taken by a stopwatch of this script's own (a streamer's clock).
 Compiled cells use one static cache per batch size, long enough for every prompt length.
 
-    python benchmarks/gpu/precisions.py [--layers 32] [--tokens 32] [--trials 3] [--json FILE]
+    python benchmarks/gpu/precisions.py [--layers 32] [--tokens 32] [--trials 3] [--seconds N]
 """
 
 from __future__ import annotations
@@ -102,6 +102,8 @@ def table(result: Result, model, name: str, arguments, compiled) -> None:
             return {"past_key_values": cache}
 
         for length in PROMPTS:
+            if arguments.seconds and result.seconds > arguments.seconds:
+                return
             part = cell(model, batch, length, arguments.tokens, arguments.trials, how)
             result.add(f"{name}, batch {batch}, prompt {length}", part, good=part["mbu"] <= 1)
         del cache
@@ -110,22 +112,23 @@ def table(result: Result, model, name: str, arguments, compiled) -> None:
 
 
 def main() -> int:
-    arguments = arguments_of(__doc__, layers=32, tokens=32, trials=3)
+    arguments = arguments_of(__doc__, layers=32, tokens=32, trials=3, seconds=0)
     result = Result(arguments)
     llmtrace.instrument(tracer_provider=null_provider())
     model = never_stopping(make_model(arguments.layers))
     table(result, model, "bf16, eager", arguments, compiled=False)
-    table(result, model, "bf16, compiled", arguments, compiled=True)
     with saved(model) as place:
         del model
         gc.collect()
         torch.cuda.empty_cache()
-        for kind in ("8bit", "nf4"):
+        for kind in ("nf4", "8bit"):
             quantized = load_quantized(place, kind)
             table(result, quantized, f"{kind}, eager", arguments, compiled=False)
             del quantized
             gc.collect()
             torch.cuda.empty_cache()
+    model = never_stopping(make_model(arguments.layers))
+    table(result, model, "bf16, compiled", arguments, compiled=True)
     return result.exit_code()
 
 
