@@ -66,7 +66,7 @@ class StepRecord:
     launches included."""
     launch_lead_s: float | None = None
     """Device end of the forward minus host return of the call; near 0 = the device waits for
-    Python."""
+    Python. The end is marked in the first steps and in every eighth, and worked out in between."""
     put_s: float | None = None
     """The streamer was handed this step's token."""
     legs: tuple[Leg, ...] = ()

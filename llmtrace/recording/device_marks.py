@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmtrace.guard import guard
+from llmtrace.recording.forward_ends import forward_ends
 from llmtrace.recording.legs import LegMarks, read_legs
 from llmtrace.recording.recorder import Marks
 from llmtrace.timing.device import DeviceTimer
@@ -51,10 +52,10 @@ class DeviceMarks:
         done = 0
         tokens = zip(marks.tokens, self.tokens, marks.token_forwards, strict=False)
         for asked, event, count in tokens:
-            events += forwards[done:count]
+            events += [pair for pair in forwards[done:count] if pair[1] is not None]
             events.append((asked, event))
             done = count
-        events += forwards[done:]
+        events += [pair for pair in forwards[done:] if pair[1] is not None]
         if marks.last_mark is not None:
             events.append((marks.last_mark, self.last))
         return events
@@ -64,15 +65,13 @@ class DeviceMarks:
         rest = iter(times_ns)
         if self.prefill is not None:
             marks.device_prefill_start = next(rest)
-        ends: list[int] = []
+        ends: list[int | None] = []
         tokens: list[int] = []
         for count in marks.token_forwards[: len(self.tokens)]:
-            while len(ends) < count:
-                ends.append(next(rest))
+            ends += [None if f is None else next(rest) for f in self.forwards[len(ends) : count]]
             tokens.append(next(rest))
-        while len(ends) < len(self.forwards):
-            ends.append(next(rest))
-        marks.device_forward_ends = ends
+        ends += [None if f is None else next(rest) for f in self.forwards[len(ends) :]]
+        marks.device_forward_ends = forward_ends(marks, tokens, ends)
         marks.tokens = tokens
         if marks.last_mark is not None:
             marks.last_mark = next(rest)

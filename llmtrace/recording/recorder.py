@@ -106,8 +106,6 @@ class Recorder:
     )
 
     clock = "host"
-    several_devices = False
-    """Whether a forward's way over several devices is followed."""
 
     def __init__(self, model: Any, limit: int, start_ns: int) -> None:
         self.model = model

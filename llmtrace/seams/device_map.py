@@ -44,7 +44,7 @@ def _index(place: Any) -> int | None:
 
 def _pre_forward(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     recorder: Any = active.get()
-    if recorder is None or not recorder.several_devices or not recorder.in_forward:
+    if not getattr(recorder, "follows_devices", False):
         return wrapped(*args, **kwargs)
     device = _index(instance.execution_device)
     if device is None or device == recorder.place or device not in recorder.timers:

@@ -26,7 +26,7 @@ def run(fake_clock, fake_device, second_device):
         recorder.timers = {0: fake_device, 1: second_device}
         for step in range(steps):
             recorder.forward_started()
-            follows = recorder.several_devices
+            follows = getattr(recorder, "follows_devices", False)
             if follows:
                 recorder.leaves()
                 recorder.comes_to(0)
