@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
+from llmtrace.analysis.intervals import LEVEL, METHOD
 from llmtrace.analysis.latency import Bucket
-from llmtrace.analysis.report import Report
+from llmtrace.analysis.report import ColdRequests, Report
 from llmtrace.analysis.summary import Summary
 from llmtrace.analysis.throughput import Throughput
 
@@ -37,7 +38,23 @@ def as_object(report: Report) -> dict[str, Any]:
         "input_tokens": _summary(report.input_tokens),
         "host_bound_ratio": _summary(report.host_bound_ratio),
         "findings": [asdict(finding) for finding in report.findings],
+        "itl_trend": None if report.itl_trend is None else asdict(report.itl_trend),
+        "groups": {grouping.by: [asdict(g) for g in grouping.groups] for grouping in report.groups},
+        "confidence": _confidence(report),
+        "cold": None if report.cold_requests is None else _cold(report.cold_requests),
     }
+
+
+def _confidence(report: Report) -> dict[str, Any]:
+    intervals: dict[str, Any] = {
+        metric: {name: [bounds.low, bounds.high] for name, bounds in found.items()}
+        for metric, found in report.intervals.items()
+    }
+    return {"level": LEVEL, "method": METHOD, **intervals}
+
+
+def _cold(cold: ColdRequests) -> dict[str, Any]:
+    return {**asdict(cold), "reasons": dict(cold.reasons)}
 
 
 def _tgs(tgs: Throughput) -> dict[str, Any]:
@@ -46,6 +63,7 @@ def _tgs(tgs: Throughput) -> dict[str, Any]:
         "decode": _summary(tgs.decode),
         "system": tgs.system,
         "conditions": asdict(tgs.conditions),
+        "by_concurrency": [asdict(level) for level in tgs.by_concurrency],
     }
 
 

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmtrace.analysis import latency
 from llmtrace.analysis.findings import merge_findings
-from llmtrace.analysis.latency import itl_by_position, pooled_itl, ttft_by_prompt_tokens
+from llmtrace.analysis.gaps import gaps_of
+from llmtrace.analysis.latency import pooled_itl, ttft_by_prompt_tokens
 from llmtrace.analysis.phases import phases
 from llmtrace.analysis.report import build_report
 from llmtrace.analysis.summary import summarise
@@ -46,6 +48,10 @@ def request(*times, start=0.0, duration=None, prompt=10, **more):
         "decode_tgs": (n - 1) / (last - times[0]) if n > 1 and last > times[0] else None,
     }
     return RequestRecord(**{**values, **more})
+
+
+def itl_by_position(records):
+    return latency.itl_by_position(records, gaps_of(records))
 
 
 # Summaries

@@ -71,6 +71,10 @@ def test_the_exact_shape():
         "input_tokens",
         "host_bound_ratio",
         "findings",
+        "itl_trend",
+        "groups",
+        "confidence",
+        "cold",
     ]
     assert report["schema"] == "llmtrace.report/1"
     assert report["requests"] == {"total": 1, "ok": 1, "error": 0, "cold": 0}
@@ -80,7 +84,7 @@ def test_the_exact_shape():
         assert set(report[name]) == SUMMARY
     assert [set(b) for b in report["ttft_by_prompt_tokens"]] == [{"from", "to", "ttft_s"}] * 4
     assert [set(b) for b in report["itl_by_position"]] == [{"from", "to", "itl_s"}] * 4
-    assert set(report["tgs"]) == {"request", "decode", "system", "conditions"}
+    assert set(report["tgs"]) == {"request", "decode", "system", "conditions", "by_concurrency"}
     conditions = report["tgs"]["conditions"]
     assert {"prompt_tokens", "sampling", "concurrency", "gpu_memory_bytes"} <= set(conditions)
     assert set(conditions["concurrency"]) == {"mean", "max"}

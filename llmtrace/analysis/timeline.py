@@ -1,0 +1,118 @@
+"""What ran when: tokens and requests over time, and throughput by how many ran at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from llmtrace.analysis.gaps import Counts
+from llmtrace.analysis.summary import Values
+from llmtrace.records import RequestRecord, rows_per_gap
+
+NANO = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Seconds since the first request began; between two edges, the same requests ran."""
+
+    edges_s: Values
+    """Where a request began or ended, ascending."""
+    running: Counts
+    """Requests at work between each edge and the next."""
+    own: Counts
+    """Those of them that count."""
+    tokens_s: Values
+    """When output tokens of the requests that count were selected, ascending."""
+    rows: Counts
+    """Rows that got a token then."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtConcurrency:
+    """Throughput while a certain number of requests ran."""
+
+    running: int
+    seconds: float
+    output_tokens: int
+    tgs: float
+
+
+def timeline(records: Sequence[RequestRecord], running: Sequence[RequestRecord]) -> Timeline | None:
+    """Return when *records* made their tokens, and what of *running* ran meanwhile.
+
+    None where none of *records* took any time.
+    """
+    counted = {id(record) for record in records}
+    origin = min((r.start_unix_ns for r in running), default=0)
+    starts = np.array([r.start_unix_ns - origin for r in running], dtype=np.int64)
+    ends = starts + np.array([round(r.duration_s / NANO) for r in running], dtype=np.int64)
+    own = np.array([id(r) in counted for r in running], dtype=np.int64)
+    took = ends > starts
+    if not own[took].any():
+        return None
+    at = np.concatenate([starts[took], ends[took]])
+    change = np.concatenate([np.ones(took.sum()), -np.ones(took.sum())]).astype(np.int64)
+    edges, place = np.unique(at, return_inverse=True)
+    owns = np.concatenate([own[took], own[took]]) * change
+    times, rows = _tokens(records, origin)
+    return Timeline(
+        edges_s=edges * NANO,
+        running=np.cumsum(np.bincount(place, change))[:-1].astype(np.int64),
+        own=np.cumsum(np.bincount(place, owns))[:-1].astype(np.int64),
+        tokens_s=times,
+        rows=rows,
+    )
+
+
+def by_concurrency(found: Timeline) -> tuple[AtConcurrency, ...]:
+    """Return throughput for each number of requests that ran at once.
+
+    Formula:
+        Tokens of all rows selected while k requests ran / time in which k ran, at least one of
+        which counts. A token selected the moment a request begins or ends belongs to what was
+        before.
+    """
+    lasted = np.diff(found.edges_s)
+    busy = found.own > 0
+    place = np.searchsorted(found.edges_s, found.tokens_s, side="left") - 1
+    place = np.clip(place, 0, lasted.size - 1)
+    tokens = np.bincount(place, found.rows, lasted.size)
+    return tuple(
+        AtConcurrency(int(k), float(seconds), int(count), float(count / seconds))
+        for k in np.unique(found.running[busy])
+        if (seconds := lasted[here := busy & (found.running == k)].sum()) > 0
+        and (count := tokens[here].sum()) > 0
+    )
+
+
+def _tokens(records: Sequence[RequestRecord], origin: int) -> tuple[Values, Counts]:
+    """Return when tokens of *records* were selected, and in how many rows."""
+    found = [_of(record, origin) for record in records if record.ttft_s is not None]
+    if not found:
+        return np.empty(0), np.empty(0, dtype=np.int64)
+    times = np.concatenate([times for times, _ in found])
+    rows = np.concatenate([rows for _, rows in found])
+    order = np.argsort(times, kind="stable")
+    return times[order], rows[order]
+
+
+def _of(record: RequestRecord, origin: int) -> tuple[Values, Counts]:
+    """Return when tokens were selected, from *origin*, and in how many rows."""
+    first = record.ttft_s or 0.0
+    if record.parameters.num_beams:
+        # Which steps made the tokens of the beams that were returned, nobody knows.
+        times, rows = np.array([first]), np.zeros(1, dtype=np.int64)
+    else:
+        times = first + np.concatenate([[0.0], np.cumsum(record.itl_s)])
+        at_first = max(len(record.output_tokens_per_row), 1)
+        rows = np.array([at_first, *rows_per_gap(record)], dtype=np.int64)
+    # Of steps beyond the first ones recorded, only the tokens' number is known.
+    rest = max((record.output_tokens or 0) - int(rows.sum()), 0)
+    last = float(times[-1])
+    further = np.linspace(last, max(record.e2e_s or last, last), rest + 1)[1:]
+    start = (record.start_unix_ns - origin) * NANO
+    joined = start + np.concatenate([times, further])
+    return joined, np.concatenate([rows, np.ones(rest, dtype=np.int64)])
