@@ -163,6 +163,8 @@ def first_jump(curve: Curve) -> Jump | None:
     if not places:
         return None
     at = _best_split(medians, _first_run(places))
+    if medians.size - at < WINDOW:
+        return None
     return Jump(
         position=curve.first + at,
         before_s=float(np.median(medians[:at])),
@@ -192,4 +194,6 @@ def _best_split(values: Values, places: Sequence[int]) -> int:
         sides = values[low:at], values[at:high]
         return sum(float(np.abs(side - np.median(side)).sum()) for side in sides)
 
-    return min(places, key=cost)
+    # A window's median is up as soon as three of its five values are.
+    reach = WINDOW // 2
+    return min(range(places[0] - reach, places[-1] + reach + 1), key=cost)

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from llmtrace.analysis.report import Report
 from llmtrace.records import Finding
-from llmtrace.reports import tables
+from llmtrace.reports import detail_tables, tables
 from llmtrace.reports.wording import clean, listed, plural
 
 MIN_WIDTH = 76
@@ -57,7 +57,12 @@ def _sections(report: Report, columns: Sequence[str], *, brief: bool) -> list[Re
             else [
                 tables.ttft_by_prompt(numbers, columns),
                 tables.itl_by_position(numbers, columns),
+                detail_tables.trend(numbers),
                 tables.phase_shares(numbers),
+                detail_tables.groups(numbers),
+                detail_tables.by_concurrency(numbers),
+                detail_tables.confidence(numbers),
+                detail_tables.cold_requests(report, columns),
             ]
         )
         for section in found:
