@@ -86,13 +86,21 @@ def build_report(records: Sequence[RequestRecord], *, include_cold: bool = False
     *include_cold*.
     """
     good = [record for record in records if record.error is None]
-    counted = good if include_cold else [record for record in good if not record.cold]
+    counted = counted_requests(records, include_cold=include_cold)
     found = merge_findings(records)
     cold = None
     if good and not counted:
         found = (only_cold_requests(good), *found)
         cold = _report(records, good, found, None)
     return _report(records, counted, found, cold)
+
+
+def counted_requests(
+    records: Sequence[RequestRecord], *, include_cold: bool = False
+) -> list[RequestRecord]:
+    """Return the requests whose numbers count: good ones, and warm unless *include_cold*."""
+    good = [record for record in records if record.error is None]
+    return good if include_cold else [record for record in good if not record.cold]
 
 
 def cold_apart(records: Sequence[RequestRecord]) -> ColdRequests | None:

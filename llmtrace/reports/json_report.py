@@ -12,13 +12,33 @@ from llmtrace.analysis.latency import Bucket
 from llmtrace.analysis.report import ColdRequests, Report
 from llmtrace.analysis.summary import Summary
 from llmtrace.analysis.throughput import Throughput
+from llmtrace.sources.recording import Recording
 
 SCHEMA = "llmtrace.report/1"
 
 
-def render(report: Report) -> str:
-    """Return *report* as one JSON object, without a line's end after it."""
-    return json.dumps(as_object(report), indent=2, allow_nan=False)
+def render(report: Report, recording: Recording | None = None) -> str:
+    """Return *report* as one JSON object, without a line's end after it.
+
+    Args:
+        report: What to say.
+        recording: What its requests were read from, if they were.
+    """
+    found = as_object(report)
+    if recording is not None:
+        found["input"] = input_object(recording)
+    return json.dumps(found, indent=2, allow_nan=False)
+
+
+def input_object(recording: Recording) -> dict[str, Any]:
+    """Return what was read, and whether all of it could be."""
+    problems = recording.problems
+    return {
+        "partial": recording.partial,
+        "files": len(recording.files),
+        "problems": {"count": problems.count, "first": problems.lines},
+        "notes": list(recording.notes),
+    }
 
 
 def as_object(report: Report) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import orjson
 from llmtrace import names
 from llmtrace.errors import SourceError
 from llmtrace.records import RequestRecord
-from llmtrace.sources.attributes import raw_attributes, scalars
+from llmtrace.sources.attributes import raw_attributes, scalars, unix_ns
 from llmtrace.sources.files import DamagedInputError, OnBytes, find_files, read_lines
 from llmtrace.sources.recording import Problems, Recording
 from llmtrace.sources.requests import RequestSpan, build_record, take_arrays
@@ -26,6 +26,8 @@ _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 """What reading a value that is not of its type raises."""
 
 _ERROR_STATUS = (2, "2", "STATUS_CODE_ERROR")
+
+_CUT = "; the line has no end: it was cut off, or is still being written"
 
 _OTHER_SIGNALS = ("resourceMetrics", "resourceLogs", "resourceProfiles")
 
@@ -76,6 +78,8 @@ class _Reader:
         self._spans = 0
         """Spans met, whoever made them."""
         self._files: list[str] = []
+        self._repeated = 0
+        """Spans of ours that were met before."""
 
     def read_file(self, path: str, on_bytes: OnBytes | None) -> None:
         """Take in one file's spans."""
@@ -104,7 +108,9 @@ class _Reader:
         try:
             document = orjson.loads(stripped)
         except orjson.JSONDecodeError as error:
-            self.problems.add(where, f"not JSON: {error.msg}")
+            # Every writer ends a line when it is whole.
+            cut = "" if text.endswith(b"\n") else _CUT
+            self.problems.add(where, f"not JSON: {error.msg}{cut}")
             return
         self._read_document(where, document)
 
@@ -149,9 +155,11 @@ class _Reader:
         trace_id = span["traceId"]
         if names.STRATEGY in raws:
             key = (trace_id, span["spanId"])
-            start, end = int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])
+            start, end = unix_ns(span["startTimeUnixNano"]), unix_ns(span["endTimeUnixNano"])
             failed = (span.get("status") or {}).get("code") in _ERROR_STATUS
-            if key not in self._requests:
+            if key in self._requests:
+                self._repeated += 1
+            else:
                 request = RequestSpan(*key, start, end, failed, raws, take_arrays(raws))
                 self._requests[key] = (where, request)
             return True
@@ -160,7 +168,7 @@ class _Reader:
             steps = self._steps.get(key)
             if steps is None:
                 steps = self._steps[key] = StepSpans()
-            start, end = int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])
+            start, end = unix_ns(span["startTimeUnixNano"]), unix_ns(span["endTimeUnixNano"])
             steps.add(span["name"], start, end, raws)
         return False
 
@@ -174,7 +182,9 @@ class _Reader:
         incomplete = 0
         for key, (where, span) in self._requests.items():
             try:
-                record, missing = build_record(span, self._steps.pop(key, None))
+                steps = self._steps.pop(key, None)
+                record, missing = build_record(span, steps)
+                self._repeated += 0 if steps is None else steps.repeated
             except _MALFORMED as error:
                 self.problems.add(where, f"malformed request {span.span_id}: {_reason(error)}")
                 continue
@@ -185,7 +195,8 @@ class _Reader:
         self._note_gaps(incomplete)
         records.sort(key=lambda record: record.start_unix_ns)
         resources = tuple(self._resources.values())
-        return Recording(records, self.problems, tuple(self._files), resources)
+        notes = (f"{self._repeated} span(s) met again count once",) if self._repeated else ()
+        return Recording(records, self.problems, tuple(self._files), resources, notes)
 
     def _note_gaps(self, incomplete: int) -> None:
         everywhere = ", ".join(self._files[:3]) + (", ..." if len(self._files) > 3 else "")  # noqa: PLR2004
