@@ -13,6 +13,8 @@ from llmtrace.records import RequestRecord, rows_per_gap
 
 NANO = 1e-9
 
+BLOCKS = 20
+
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
@@ -77,15 +79,40 @@ def by_concurrency(found: Timeline) -> tuple[AtConcurrency, ...]:
     """
     lasted = np.diff(found.edges_s)
     busy = found.own > 0
-    place = np.searchsorted(found.edges_s, found.tokens_s, side="left") - 1
-    place = np.clip(place, 0, lasted.size - 1)
-    tokens = np.bincount(place, found.rows, lasted.size)
+    tokens = np.bincount(_place(found), found.rows, lasted.size)
     return tuple(
         AtConcurrency(int(k), float(seconds), int(count), float(count / seconds))
         for k in np.unique(found.running[busy])
         if (seconds := lasted[here := busy & (found.running == k)].sum()) > 0
         and (count := tokens[here].sum()) > 0
     )
+
+
+def block_rates(found: Timeline, running: int | None, blocks: int = BLOCKS) -> Values:
+    """Return tokens per second in each of *blocks* equal parts of the time in which requests ran.
+
+    Args:
+        found: What ran when.
+        running: Only the time in which so many ran at once; None: all time in which any ran.
+        blocks: Into how many parts to cut it.
+    """
+    chosen = (found.own > 0) & (True if running is None else found.running == running)
+    lasted = np.where(chosen, np.diff(found.edges_s), 0.0)
+    before = np.cumsum(lasted) - lasted
+    place = _place(found)
+    since = found.tokens_s - found.edges_s[place]
+    held = chosen[place]
+    at = (before[place] + since)[held] / lasted.sum() * blocks
+    # What is selected at the very end of a part belongs to it.
+    part = np.clip(np.ceil(at).astype(np.int64) - 1, 0, blocks - 1)
+    rates: Values = np.bincount(part, found.rows[held], blocks) / (lasted.sum() / blocks)
+    return rates
+
+
+def _place(found: Timeline) -> Counts:
+    """Return, for each token, between which edge and the next it was selected."""
+    place = np.searchsorted(found.edges_s, found.tokens_s, side="left") - 1
+    return np.clip(place, 0, found.edges_s.size - 2)
 
 
 def _tokens(records: Sequence[RequestRecord], origin: int) -> tuple[Values, Counts]:
