@@ -59,8 +59,9 @@ def sentence(line: Line) -> str:
 
 
 def percent(change: float) -> str:
-    """Return a relative change in percent, signed."""
-    return f"{change * 100:+.1f} %"
+    """Return a relative change in percent, signed unless it is none."""
+    rounded = round(change * 100, 1)
+    return f"{rounded:+.1f} %" if rounded else "0.0 %"
 
 
 def _side(name: str, report: Report) -> Text:
