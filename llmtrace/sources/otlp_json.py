@@ -17,7 +17,8 @@ from llmtrace import names
 from llmtrace.errors import SourceError
 from llmtrace.records import RequestRecord
 from llmtrace.sources.attributes import raw_attributes, scalars, unix_ns
-from llmtrace.sources.files import DamagedInputError, OnBytes, find_files, read_lines
+from llmtrace.sources.documents import read_documents
+from llmtrace.sources.files import OnBytes, find_files
 from llmtrace.sources.recording import Problems, Recording
 from llmtrace.sources.requests import RequestSpan, build_record, take_arrays
 from llmtrace.sources.steps import StepSpans
@@ -26,10 +27,6 @@ _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 """What reading a value that is not of its type raises."""
 
 _ERROR_STATUS = (2, "2", "STATUS_CODE_ERROR")
-
-_CUT = "; the line has no end: it was cut off, or is still being written"
-
-_OTHER_SIGNALS = ("resourceMetrics", "resourceLogs", "resourceProfiles")
 
 Key = tuple[str, str]
 """Trace id and span id."""
@@ -84,44 +81,12 @@ class _Reader:
     def read_file(self, path: str, on_bytes: OnBytes | None) -> None:
         """Take in one file's spans."""
         self._files.append(path)
-        line = 0
-        before = self._spans
-        bad = self.problems.count
-        lines = read_lines(path, on_bytes)
-        try:
-            for line, text in enumerate(lines, start=1):
-                self._read_line(f"{path}:{line}", text, lines if line == 1 else None)
-        except DamagedInputError as error:
-            self.problems.add(f"{path}:{line + 1}", str(error))
-        if line == 0 and self.problems.count == bad:
-            self.problems.add(path, "the file is empty")
-        elif self._spans == before and self.problems.count == bad:
+        before, bad = self._spans, self.problems.count
+        for where, resources in read_documents(path, self.problems, on_bytes):
+            for resource in resources:
+                self._guarded(where, self._read_resource, resource)
+        if self._spans == before and self.problems.count == bad:
             self.problems.add(path, "holds no spans")
-
-    def _read_line(self, where: str, text: bytes, rest: Iterator[bytes] | None) -> None:
-        stripped = text.strip()
-        if not stripped:
-            return
-        if rest is not None and stripped in (b"{", b"["):
-            # One object spread over many lines, for people to read.
-            stripped = b"".join((text, *rest))
-        try:
-            document = orjson.loads(stripped)
-        except orjson.JSONDecodeError as error:
-            # Every writer ends a line when it is whole.
-            cut = "" if text.endswith(b"\n") else _CUT
-            self.problems.add(where, f"not JSON: {error.msg}{cut}")
-            return
-        self._read_document(where, document)
-
-    def _read_document(self, where: str, document: Any) -> None:
-        found = document.get("resourceSpans") if isinstance(document, dict) else None
-        if not isinstance(found, list):
-            if not isinstance(document, dict) or not any(key in document for key in _OTHER_SIGNALS):
-                self.problems.add(where, "not OTLP/JSON: it has no list of resourceSpans")
-            return
-        for resource in found:
-            self._guarded(where, self._read_resource, resource)
 
     def _guarded(self, where: str, read: Callable[[str, Any], bool], encoded: Any) -> bool:
         """Return ``read(where, encoded)``; a malformed part is noted, and the rest is read."""
