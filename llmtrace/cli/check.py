@@ -35,7 +35,7 @@ def add_parser(commands: Any) -> None:
         "--policy",
         required=True,
         metavar="FILE.toml|NAME",
-        help="a TOML file (docs/policies.md), or one of default, mlperf-llama2-70b-server, "
+        help="a TOML file (docs/commands.md), or one of default, mlperf-llama2-70b-server, "
         "mlperf-llama2-70b-interactive, fastgen",
     )
     parser.add_argument(
