@@ -78,13 +78,13 @@ def by_concurrency(found: Timeline) -> tuple[AtConcurrency, ...]:
         before.
     """
     lasted = np.diff(found.edges_s)
+    selected = np.bincount(_place(found), found.rows, lasted.size)
     busy = found.own > 0
-    tokens = np.bincount(_place(found), found.rows, lasted.size)
+    running = found.running[busy]
+    seconds, tokens = np.bincount(running, lasted[busy]), np.bincount(running, selected[busy])
     return tuple(
-        AtConcurrency(int(k), float(seconds), int(count), float(count / seconds))
-        for k in np.unique(found.running[busy])
-        if (seconds := lasted[here := busy & (found.running == k)].sum()) > 0
-        and (count := tokens[here].sum()) > 0
+        AtConcurrency(int(k), float(seconds[k]), int(tokens[k]), float(tokens[k] / seconds[k]))
+        for k in np.flatnonzero((seconds > 0) & (tokens > 0))
     )
 
 
@@ -111,7 +111,8 @@ def block_rates(found: Timeline, running: int | None, blocks: int = BLOCKS) -> V
 
 def _place(found: Timeline) -> Counts:
     """Return, for each token, between which edge and the next it was selected."""
-    place = np.searchsorted(found.edges_s, found.tokens_s, side="left") - 1
+    # A request may end with its last token, and rounding must not carry that past the end.
+    place = np.searchsorted(found.edges_s, found.tokens_s - NANO / 2, side="left") - 1
     return np.clip(place, 0, found.edges_s.size - 2)
 
 

@@ -62,6 +62,8 @@ class Check:
     goodput: Goodput
     report: Report
     """The requests' numbers, with the conditions they were taken under."""
+    outside: int = 0
+    """Requests whose prompt length is in no bucket of TTFT, or not known, where there are some."""
 
     @property
     def outcome(self) -> Outcome:
@@ -95,7 +97,25 @@ def check(
         )
         for rule in policy.rules
     ]
-    return Check(policy.name, policy.min_samples, tuple(verdicts), good, report)
+    return Check(
+        policy.name,
+        policy.min_samples,
+        tuple(verdicts),
+        good,
+        report,
+        _outside(policy, counted),
+    )
+
+
+def _outside(policy: Policy, counted: Sequence[RequestRecord]) -> int:
+    buckets = [
+        rule.prompts
+        for rule in policy.rules
+        if isinstance(rule, PromptRateRule)
+        or (isinstance(rule, LatencyRule) and rule.metric == "ttft")
+    ]
+    lengths = [prompt_tokens(record) for record in counted] if buckets else []
+    return sum(not any(bucket.holds(n) for bucket in buckets) for n in lengths)
 
 
 def _judged(found: Verdict, least: int) -> Verdict:

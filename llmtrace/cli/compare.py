@@ -65,7 +65,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _percent(text: str) -> float:
-    value = float(text.removesuffix("%"))
+    try:
+        value = float(text.removesuffix("%"))
+    except ValueError:
+        value = math.nan
     if not math.isfinite(value) or value < 0:
-        raise argparse.ArgumentTypeError(f"{text}: must be a number of percent, not below 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of percent")
     return value

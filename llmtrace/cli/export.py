@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 LONG_SENDING_BYTES = 5_000_000
 """Sending takes longer than reading."""
+
+MOST_SECONDS = 86_400.0
 
 HEADERS = ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
 
@@ -43,7 +46,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument(
         "--timeout",
-        type=float,
+        type=_seconds,
         default=10.0,
         metavar="S",
         help="seconds to wait for each answer (default: %(default)g)",
@@ -62,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     given = next((value for name in HEADERS if (value := os.environ.get(name))), "")
     headers = parse_env_headers(given, liberal=True)
-    sender = Sender(arguments.otlp, headers, max(arguments.timeout, 0.1))
+    sender = Sender(arguments.otlp, headers, arguments.timeout)
     problems = Problems()
     sent = _Sent()
     try:
@@ -74,6 +77,16 @@ def run(arguments: argparse.Namespace) -> int:
         raise SourceError(problems.lines[0] if problems.lines else "no spans in the input")
     _print_counts(sent, sender, problems, as_json=arguments.json)
     return int(sent.rejected > 0)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < MOST_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds to wait")
+    return value
 
 
 class _Sent:

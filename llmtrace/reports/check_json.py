@@ -22,6 +22,7 @@ def render(check: Check, recording: Recording | None = None) -> str:
         "outcome": check.outcome,
         "min_samples": check.min_samples,
         "rules": [asdict(verdict) for verdict in check.verdicts],
+        "outside_prompt_buckets": check.outside,
         "goodput": {**asdict(check.goodput), "formula": FORMULA},
         "requests": report["requests"],
         "conditions": report["tgs"]["conditions"],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from llmtrace.analysis.goodput import FORMULA
@@ -66,4 +65,7 @@ def _foot(check: Check) -> RenderableType:
         f"Fewer than {check.min_samples} samples: undecided. Percentiles: {PERCENTILE_METHOD}. "
         f"{clock_of(check.report)} Goodput: {FORMULA}."
     )
-    return Group(Padding(pairs(lines), (0, 0, 0, 0)), small_print(notes))
+    outside = [
+        Text(f"In no bucket of prompt lengths, so without a TTFT limit: {check.outside:,} requests")
+    ]
+    return Group(*(outside if check.outside else []), pairs(lines), small_print(notes))

@@ -267,4 +267,4 @@ def test_a_bad_percentage_is_bad_usage(percent, capsys):
     with pytest.raises(SystemExit) as caught:
         main(["compare", "a", "b", f"--fail-on-regression={percent}"])
     assert caught.value.code == 2
-    assert "--fail-on-regression" in capsys.readouterr().err
+    assert "is no number of percent" in capsys.readouterr().err

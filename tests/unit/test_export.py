@@ -307,3 +307,12 @@ def test_no_spans_are_no_message():
     refused = []
     assert list(messages([("a:1", [{"scopeSpans": []}, {}])], lambda *x: refused.append(x))) == []
     assert refused == []
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "soon"])
+def test_what_is_no_time_to_wait(file, capsys, seconds):
+    """argparse says so."""
+    with pytest.raises(SystemExit) as caught:
+        run(file, "--otlp", "http://h", f"--timeout={seconds}")
+    assert caught.value.code == 2
+    assert "is no number of seconds to wait" in capsys.readouterr().err

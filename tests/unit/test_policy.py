@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -209,6 +210,21 @@ def test_each_bucket_has_its_own_samples():
         ("FAIL", pytest.approx(0.9), 20),
     ]
     assert found[1].note == "fewer than 20 samples"
+
+
+def test_prompts_in_no_bucket_are_told():
+    """One longer than the longest bound, one of unknown length: neither is held to anything."""
+    records = [request(0.1), request(9.0, prompt=600), request(9.0, input_tokens=None)]
+    records[2] = replace(records[2], input_tokens_per_row=())
+    policy = "samples.min = 1\n[[ttft]]\nmax_prompt_tokens = 512\nmax_ms = 500"
+    found = checked(policy, records)
+    assert (found.outcome, found.outside) == ("PASS", 2)
+    assert "In no bucket of prompt lengths, so without a TTFT limit: 2 requests" in (
+        check_text.render(found)
+    )
+    assert json.loads(check_json.render(found))["outside_prompt_buckets"] == 2
+    assert checked("[[ttft]]\nmax_ms = 500", records).outside == 0
+    assert checked("[itl]\nmax_ms = 500", records).outside == 0
 
 
 def test_without_samples_nothing_passes():

@@ -29,6 +29,12 @@ def test_idle_time_is_no_level():
     assert levels(records) == {1: (2.0, 2, 1.0)}
 
 
+def test_no_token_is_lost_to_rounding():
+    """Requests end with their last token, a third of a second, which nanoseconds cut short."""
+    records = [request(0.1, 0.2, 1 / 3, start=1e5 + i) for i in range(20)]
+    assert levels(records)[1][1] == 60
+
+
 def test_what_does_not_count_is_load_and_gives_no_tokens():
     """A failed request beside it for the second half."""
     good, failed = request(1.0, 2.0), request(1.0, start=1.0, error="E")
