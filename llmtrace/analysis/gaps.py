@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmtrace.analysis.summary import Values
-from llmtrace.records import RequestRecord, rows_per_gap
+from llmtrace.records import RequestRecord
 
 Counts = npt.NDArray[np.int64]
 
@@ -39,16 +39,21 @@ def gaps_of(records: Sequence[RequestRecord]) -> Gaps:
     lengths = [len(record.itl_s) for record in records]
     return Gaps(
         seconds=np.concatenate([_NO_GAPS, *(r.itl_s for r in records if r.itl_s)]),
-        rows=np.concatenate([_NO_COUNTS, *map(_rows, records)]),
+        rows=np.concatenate([_NO_COUNTS, *map(rows_of, records)]),
         position=np.concatenate([_NO_COUNTS, *(np.arange(n) + FIRST_POSITION for n in lengths)]),
         request=np.repeat(np.arange(len(records), dtype=np.int64), lengths),
     )
 
 
-def _rows(record: RequestRecord) -> Counts:
-    if len(record.output_tokens_per_row) <= 1:
-        return np.ones(len(record.itl_s), dtype=np.int64)
-    return np.array(rows_per_gap(record), dtype=np.int64)
+def rows_of(record: RequestRecord) -> Counts:
+    """Return, for each gap, how many rows got a token in it; of beams, one."""
+    gaps = len(record.itl_s)
+    lengths = record.output_tokens_per_row
+    if len(lengths) <= 1 or record.parameters.num_beams:
+        return np.ones(gaps, dtype=np.int64)
+    # A row of n tokens is in every gap that ends with its n-th token or an earlier one.
+    positions = np.arange(gaps) + FIRST_POSITION
+    return np.maximum(len(lengths) - np.searchsorted(np.sort(lengths), positions), 1)
 
 
 _NO_GAPS: Values = np.empty(0)

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llmtrace.analysis.gaps import Counts
+from llmtrace.analysis.gaps import Counts, rows_of
 from llmtrace.analysis.summary import Values
-from llmtrace.records import RequestRecord, rows_per_gap
+from llmtrace.records import RequestRecord
 
 NANO = 1e-9
 
 BLOCKS = 20
+
+MOST_POINTS = 4096
+"""Tokens of which only the number is known are put at so many points in time, or fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +139,14 @@ def _of(record: RequestRecord, origin: int) -> tuple[Values, Counts]:
     else:
         times = first + np.concatenate([[0.0], np.cumsum(record.itl_s)])
         at_first = max(len(record.output_tokens_per_row), 1)
-        rows = np.array([at_first, *rows_per_gap(record)], dtype=np.int64)
+        rows = np.concatenate([[at_first], rows_of(record)])
     # Of steps beyond the first ones recorded, only the tokens' number is known.
     rest = max((record.output_tokens or 0) - int(rows.sum()), 0)
+    points = min(rest, MOST_POINTS)
     last = float(times[-1])
-    further = np.linspace(last, max(record.e2e_s or last, last), rest + 1)[1:]
+    further = np.linspace(last, max(record.e2e_s or last, last), points + 1)[1:]
     start = (record.start_unix_ns - origin) * NANO
     joined = start + np.concatenate([times, further])
-    return joined, np.concatenate([rows, np.ones(rest, dtype=np.int64)])
+    # At the i-th point, as many as there are by then, less those that there were before.
+    spread = np.diff([rest * i // max(points, 1) for i in range(points + 1)])
+    return joined, np.concatenate([rows, spread.astype(np.int64)])

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from llmtrace.analysis import latency
 from llmtrace.analysis.findings import merge_findings
-from llmtrace.analysis.gaps import gaps_of
+from llmtrace.analysis.gaps import gaps_of, rows_of
 from llmtrace.analysis.latency import pooled_itl, ttft_by_prompt_tokens
 from llmtrace.analysis.phases import phases
 from llmtrace.analysis.report import build_report
 from llmtrace.analysis.summary import summarise
 from llmtrace.analysis.throughput import load_of, throughput
-from llmtrace.records import Finding, GenerationParameters, StepRecord
+from llmtrace.records import Finding, GenerationParameters, StepRecord, rows_per_gap
 from tests.unit.requests import request
 
 
@@ -78,6 +78,13 @@ def test_pooled_itl_weights_a_gap_by_its_rows():
     """Rows of 3 and 2 tokens: the first gap counts twice, the second once."""
     batch = request(0.1, 0.2, 0.5, batch_size=2, output_tokens=5, output_tokens_per_row=(3, 2))
     assert sorted(pooled_itl([batch])) == pytest.approx([0.1, 0.1, 0.3])
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(0, 8))
+def test_rows_of_gaps_are_those_of_the_metrics(rows, gaps):
+    """Counted by search here, row by row there: the same."""
+    batch = request(0.1, output_tokens_per_row=tuple(rows), itl_s=[0.1] * gaps)
+    assert rows_of(batch).tolist() == rows_per_gap(batch)
 
 
 def test_pooled_itl_counts_beams_once():

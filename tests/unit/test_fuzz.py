@@ -127,8 +127,10 @@ SCALARS = (
     | st.booleans()
     | st.floats()
     | st.integers()
-    | st.sampled_from(["", "NaN", "Infinity", "-1", "9" * 40, "1e308", "x\x1b[2J", "decode", "aa"])
-    | st.sampled_from([0, -1, 1 << 63, 1 << 70, 1e308, -1e308, 5e-324])
+    | st.sampled_from(
+        ["", "NaN", "Infinity", "-1", "9" * 40, "1e308", str(1 << 53), "x\x1b[2J", "decode", "aa"]
+    )
+    | st.sampled_from([0, -1, 10**9, 1 << 53, 1 << 63, 1 << 70, 1e12, 1e308, -1e308, 5e-324])
 )
 VALUES = st.recursive(
     SCALARS,

@@ -54,6 +54,16 @@ def test_tokens_whose_steps_were_not_kept_are_spread():
     assert timeline([cut], [cut]).tokens_s == pytest.approx([1, 2, 3, 4, 5])
 
 
+def test_any_number_of_tokens_takes_bounded_memory():
+    """A file may say anything: 9 quadrillion tokens are as many, at some thousand points."""
+    claimed = 9_000_000_000_000_000
+    many = request(1.0, 2.0, output_tokens=claimed, e2e_s=5.0, duration=5.0)
+    found = timeline([many], [many])
+    assert found.tokens_s.size < 5000
+    assert int(found.rows.sum()) == claimed
+    assert levels([many])[1] == (5.0, claimed, claimed / 5)
+
+
 def test_beams_are_the_returned_rows_tokens():
     """Six tokens were returned, between 1 and 3 s."""
     beams = request(
