@@ -74,6 +74,9 @@ class Report:
     itl_trend: Trend | None = None
     groups: tuple[Grouping, ...] = ()
     """The same figures by model, prompt length, batch size and strategy."""
+    mbu: Summary | None = None
+    """Where the device's peaks are known; so is the next."""
+    mfu: Summary | None = None
     intervals: Mapping[str, Mapping[str, Interval]] = field(default_factory=dict)
     """For ``ttft_s``, ``itl_s``, ``tpot_s`` and ``e2e_s``: the interval of ``mean``, ``p50``,
     ``p90``, ``p95`` and ``p99``, as far as there are enough requests for one."""
@@ -156,6 +159,8 @@ def _report(
         itl_curve=itl_curve(gaps),
         itl_trend=trend(counted, gaps),
         groups=groupings(counted),
+        mbu=summarise(r.mbu for r in counted),
+        mfu=summarise(r.mfu for r in counted),
         intervals=_intervals(counted, gaps),
     )
 

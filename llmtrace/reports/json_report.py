@@ -58,6 +58,8 @@ def as_object(report: Report) -> dict[str, Any]:
         "input_tokens": _summary(report.input_tokens),
         "host_bound_ratio": _summary(report.host_bound_ratio),
         "findings": [asdict(finding) for finding in report.findings],
+        "mbu": _summary(report.mbu),
+        "mfu": _summary(report.mfu),
         "itl_trend": None if report.itl_trend is None else asdict(report.itl_trend),
         "groups": {grouping.by: [asdict(g) for g in grouping.groups] for grouping in report.groups},
         "confidence": _confidence(report),

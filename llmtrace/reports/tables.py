@@ -34,6 +34,9 @@ FEW = 20
 
 BAR_WIDTH = 20
 
+OPTIONAL = (metrics.HOST_BOUND, metrics.MBU, metrics.MFU)
+"""Left out of the headline where no request has them: not every device tells."""
+
 
 def columns_for(width: int) -> tuple[str, ...]:
     """Return the numbers of each distribution that a terminal has room for."""
@@ -49,10 +52,12 @@ def headline(report: Report, columns: Sequence[str]) -> RenderableType:
         (metrics.E2E, report.e2e_s),
         (metrics.PREFILL, report.prefill_s),
         (metrics.HOST_BOUND, report.host_bound_ratio),
+        (metrics.MBU, report.mbu),
+        (metrics.MFU, report.mfu),
         (metrics.TGS_REQUEST, report.tgs.request),
         (metrics.TGS_DECODE, report.tgs.decode),
     ]
-    shown = [(spec, summary) for spec, summary in rows if summary or spec is not metrics.HOST_BOUND]
+    shown = [(spec, summary) for spec, summary in rows if summary or spec not in OPTIONAL]
     table = make_table("", "count", *columns)
     for spec, summary in shown:
         unit, scale = shown_unit(spec)
