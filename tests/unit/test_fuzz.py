@@ -6,7 +6,6 @@ thousand, other ones each time (FUZZ_INPUTS=N for another number).
 
 from __future__ import annotations
 
-import copy
 import gzip
 import json
 import os
@@ -146,32 +145,49 @@ VALUES = st.recursive(
 )
 
 
-def places(node):
-    """Every place in a document: containers, each with one of its keys."""
-    keys = node.keys() if isinstance(node, dict) else range(len(node))
-    for key in list(keys):
-        yield node, key
+def paths(node, above=()):
+    """Every place in a document, as the keys that lead there."""
+    for key in list(node) if isinstance(node, dict) else range(len(node)):
+        yield (*above, key)
         if isinstance(node[key], (dict, list)):
-            yield from places(node[key])
+            yield from paths(node[key], (*above, key))
 
 
-DOCUMENTS = [[json.loads(text) for text in file.splitlines()] for file in FILES[:3]]
+DOCUMENTS = ["[" + ",".join(file.splitlines()) + "]" for file in FILES[:3]]
+PATHS = [list(paths(json.loads(document))) for document in DOCUMENTS]
+CHANGES = st.sampled_from(["value", "value", "value", "gone", "double"])
+
+
+def follow(documents, path):
+    """Return the container and the key that *path* leads to, as far as it still does."""
+    node = documents
+    for key in path[:-1]:
+        try:
+            below = node[key]
+        except (KeyError, IndexError, TypeError):
+            break
+        if not below or not isinstance(below, (dict, list)):
+            return node, key
+        node = below
+    keys = list(node) if isinstance(node, dict) else range(len(node))
+    return node, path[-1] if path[-1] in keys else keys[0]
 
 
 @st.composite
 def restructured(draw):
     """Lines of JSON in which some parts are something else, or gone, or doubled."""
-    documents = copy.deepcopy(draw(st.sampled_from(DOCUMENTS)))
-    for _ in range(draw(st.integers(1, 4))):
-        everywhere = list(places(documents))
-        if not everywhere:
+    which = draw(st.integers(0, len(DOCUMENTS) - 1))
+    documents = json.loads(DOCUMENTS[which])
+    places = st.integers(0, len(PATHS[which]) - 1)
+    for place in draw(st.lists(places, min_size=1, max_size=4)):
+        if not documents:
             break
-        node, key = everywhere[draw(st.integers(0, len(everywhere) - 1))]
-        change = draw(st.sampled_from(["value", "value", "value", "gone", "double"]))
+        node, key = follow(documents, PATHS[which][place])
+        change = draw(CHANGES)
         if change == "gone":
             del node[key]
         elif change == "double" and isinstance(node, list):
-            node.insert(key, copy.deepcopy(node[key]))
+            node.insert(key, node[key])
         else:
             node[key] = draw(VALUES)
     return "\n".join(json.dumps(document) for document in documents).encode()
