@@ -118,6 +118,8 @@ def test_outcome_of_a_line(line, outcome):
         ((0.44, 0.030), 15, "PASS"),
         ((0.3, 0.020), 5, "PASS"),
         ((0.44, 0.030), None, "PASS"),
+        ((0.44, 0.030), 0, "FAIL"),
+        ((0.4, 0.030), 0, "PASS"),
     ],
 )
 def test_regression(after, percent, verdict):
