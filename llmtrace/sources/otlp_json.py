@@ -120,7 +120,9 @@ class _Reader:
         trace_id = span["traceId"]
         if names.STRATEGY in raws:
             key = (trace_id, span["spanId"])
-            start, end = unix_ns(span["startTimeUnixNano"]), unix_ns(span["endTimeUnixNano"])
+            start, end = _times(span)
+            if end < start:
+                self.problems.add(where, f"request {key[1]} ends before it begins: no duration")
             failed = (span.get("status") or {}).get("code") in _ERROR_STATUS
             if key in self._requests:
                 self._repeated += 1
@@ -133,7 +135,9 @@ class _Reader:
             steps = self._steps.get(key)
             if steps is None:
                 steps = self._steps[key] = StepSpans()
-            start, end = unix_ns(span["startTimeUnixNano"]), unix_ns(span["endTimeUnixNano"])
+            start, end = _times(span)
+            if end < start:
+                raise ValueError("it ends before it begins")
             steps.add(span["name"], start, end, raws)
         return False
 
@@ -190,6 +194,10 @@ class _Reader:
             more = self.problems.count - 1
             return self.problems.lines[0] + (f" (and {more} more such lines)" if more else "")
         return f"{self._files[0]}: holds {self._spans} spans, none of them an llmtrace request"
+
+
+def _times(span: Mapping[str, Any]) -> tuple[int, int]:
+    return unix_ns(span["startTimeUnixNano"]), unix_ns(span["endTimeUnixNano"])
 
 
 def _reason(error: Exception) -> str:

@@ -267,6 +267,19 @@ def test_a_collectors_ways_of_writing(file):
     assert record.error == "_OTHER"
 
 
+def test_spans_that_end_before_they_begin_are_told(file):
+    """A request is kept without a duration; a step is not, so the arrays are used."""
+    backwards = {"startTimeUnixNano": str(START + 10**9), "endTimeUnixNano": str(START)}
+    recording = read([file(line(*STEPS, {**REQUEST, **backwards}))])
+    assert only(recording).duration_s == 0
+    assert problems(recording)[0].endswith(
+        ":1: request 00000000000000aa ends before it begins: no duration"
+    )
+    recording = read([file(line(*STEPS[:3], {**STEPS[3], **backwards}, REQUEST))])
+    assert len(only(recording).steps) == 3
+    assert "malformed span: it ends before it begins" in problems(recording)[0]
+
+
 def test_durations_below_zero_do_not_exist(file):
     """A clock set back makes no negative latencies."""
     broken = json.loads(line(REQUEST).replace("0.625", "-0.625"))
