@@ -49,6 +49,10 @@ def number(raw: Raw | None) -> float | None:
 
 def seconds(raw: Raw | None) -> float | None:
     """Return a duration or a rate; one below zero or beyond all reason is not there."""
+    value = raw.get("doubleValue") if raw else None
+    # As nearly all are written: a file has millions.
+    if type(value) is float and 0 <= value <= MOST_NUMBER:
+        return value
     return amount(raw, MOST_NUMBER)
 
 
