@@ -1,8 +1,9 @@
 # Each target does its own set-up: a virtual environment in .venv, filled once.
 PYTHON ?= python3
 VENV := .venv
+FUZZ_INPUTS ?= 110000
 
-.PHONY: demo test check unit matrix matrix-ends overhead clean
+.PHONY: demo test check unit fuzz matrix matrix-ends overhead report-speed clean
 
 demo: $(VENV)/demo-ready  ## A small real model, traced, on this machine
 	$(VENV)/bin/llmtrace demo
@@ -13,6 +14,9 @@ test: $(VENV)/test-ready  ## Every test that needs no GPU
 unit: $(VENV)/test-ready  ## The tests that need no torch: seconds
 	$(VENV)/bin/python -m pytest tests/unit
 
+fuzz: $(VENV)/test-ready  ## The readers of files, with more than 100,000 spoilt inputs: minutes
+	FUZZ_INPUTS=$(FUZZ_INPUTS) $(VENV)/bin/python -m pytest tests/unit/test_fuzz.py --timeout=0
+
 check: $(VENV)/test-ready  ## Format, lint, types, import rules
 	scripts/check
 
@@ -21,6 +25,9 @@ matrix: $(VENV)/test-ready  ## Every generation mode under ten releases of trans
 
 matrix-ends: $(VENV)/test-ready  ## The same under the oldest and the newest
 	scripts/matrix 4.38.2 5.24.0
+
+report-speed: $(VENV)/demo-ready  ## Time and memory of a report on up to a million spans
+	$(VENV)/bin/python benchmarks/report_speed.py
 
 overhead: $(VENV)/demo-ready  ## Host time that llmtrace adds to a decode step
 	$(VENV)/bin/python benchmarks/overhead.py

@@ -6,7 +6,14 @@ case. ``LLMTRACE_DISABLED=1`` wraps nothing.
 """
 
 from llmtrace.api import capture, instrument, request, subscribe, uninstrument
-from llmtrace.errors import ConfigError, LlmtraceError, MissingExtraError, SourceError
+from llmtrace.errors import (
+    ConfigError,
+    LlmtraceError,
+    MissingExtraError,
+    PolicyError,
+    SendError,
+    SourceError,
+)
 from llmtrace.records import RequestRecord, StepRecord
 from llmtrace.session import session as _session
 from llmtrace.version import __version__
@@ -15,7 +22,9 @@ __all__ = [
     "ConfigError",
     "LlmtraceError",
     "MissingExtraError",
+    "PolicyError",
     "RequestRecord",
+    "SendError",
     "SourceError",
     "StepRecord",
     "__version__",

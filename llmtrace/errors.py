@@ -5,6 +5,8 @@
     LlmtraceError            anything below
     ├── ConfigError          a setting has a value that cannot be used
     ├── SourceError          a recorded file cannot be read
+    ├── PolicyError          a policy is not one
+    ├── SendError            a backend does not take what is sent to it
     └── MissingExtraError    a command needs a package that is not installed
 
 None of these reaches an application through ``generate()``: failures of telemetry are caught in
@@ -22,6 +24,14 @@ class ConfigError(LlmtraceError):
 
 class SourceError(LlmtraceError):
     """A recorded file cannot be read, or holds no traces of ours."""
+
+
+class PolicyError(LlmtraceError):
+    """A policy holds something that is not a rule; the message names key and place."""
+
+
+class SendError(LlmtraceError):
+    """A backend cannot be reached, or refuses what is sent to it."""
 
 
 class MissingExtraError(LlmtraceError):

@@ -6,6 +6,7 @@ The words and formulas are those of docs/glossary.md.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -142,7 +143,7 @@ class RequestRecord:
     tokenize_s: float | None = None
     first_delivery_s: float | None = None
     first_visible_text_s: float | None = None
-    steps: list[StepRecord] = field(default_factory=list)
+    steps: Sequence[StepRecord] = field(default_factory=list)
     steps_truncated: bool = False
     """More steps ran than ``max_step_spans``: ``steps`` and ``itl_s`` hold the first ones only."""
     cold: bool = False

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from llmtrace.analysis.gaps import Gaps, gaps_of
 from llmtrace.analysis.summary import Summary, Values, summarise
-from llmtrace.records import RequestRecord, rows_per_gap
+from llmtrace.records import RequestRecord
 
 PROMPT_BUCKETS = ((1, 128), (129, 512), (513, 2048), (2049, None))
 """First and last prompt length, in tokens, of each bucket."""
@@ -55,44 +56,29 @@ def pooled_itl(records: Sequence[RequestRecord]) -> Values:
     Formula:
         ``t[i+1] - t[i]``, once for each row that got a token in the step; of beams, once.
     """
-    return _join([np.repeat(_gaps(r), rows_per_gap(r)) for r in records if r.itl_s])
+    return gaps_of(records).pooled()
 
 
-def itl_by_position(records: Sequence[RequestRecord]) -> tuple[Bucket, ...]:
+def itl_by_position(records: Sequence[RequestRecord], gaps: Gaps) -> tuple[Bucket, ...]:
     """Return ITL for each range of token positions, then for each row's last tokens.
 
     The gap that ends with token i has position i, so the first gap is at position 2. The last
     bucket has bounds -10 and -1, as Python counts from the end; it overlaps with the others.
     """
-    pools: list[list[Values]] = [[] for _ in range(len(POSITION_BUCKETS) + 1)]
-    for record in records:
-        if not record.itl_s:
-            continue
-        gaps, rows = _gaps(record), np.array(rows_per_gap(record))
-        for pool, (first, last) in zip(pools, POSITION_BUCKETS, strict=False):
-            # gaps[0] ends with token 2.
-            part = slice(max(first - 2, 0), last - 1)
-            pool.append(np.repeat(gaps[part], rows[part]))
-        if not record.steps_truncated:
-            pools[-1].append(_last_gaps(record, gaps))
-    bounds = (*POSITION_BUCKETS, (-LAST_TOKENS, -1))
-    return tuple(
-        Bucket(first, last, summarise(_join(pool)))
-        for (first, last), pool in zip(bounds, pools, strict=True)
-    )
+    seconds, position = gaps.pooled(), np.repeat(gaps.position, gaps.rows)
+    buckets = [
+        Bucket(first, last, summarise(seconds[(position >= first) & (position <= last)]))
+        for first, last in POSITION_BUCKETS
+    ]
+    ends = [_last_gaps(r) for r in records if r.itl_s and not r.steps_truncated]
+    last = np.concatenate(ends) if ends else np.empty(0)
+    return (*buckets, Bucket(-LAST_TOKENS, -1, summarise(last)))
 
 
-def _last_gaps(record: RequestRecord, gaps: Values) -> Values:
+def _last_gaps(record: RequestRecord) -> Values:
     """Return the gaps before the last tokens of each row; rows may end at different steps."""
+    gaps = record.itl_s
     rows = record.output_tokens_per_row
     if len(rows) <= 1 or record.parameters.num_beams:
-        return gaps[-LAST_TOKENS:]
-    return _join([gaps[: n - 1][-LAST_TOKENS:] for n in rows if n > 1])
-
-
-def _gaps(record: RequestRecord) -> Values:
-    return np.array(record.itl_s, dtype=np.float64)
-
-
-def _join(parts: Sequence[Values]) -> Values:
-    return np.concatenate(parts) if parts else np.empty(0)
+        return np.array(gaps[-LAST_TOKENS:])
+    return np.concatenate([gaps[: n - 1][-LAST_TOKENS:] for n in rows])

@@ -41,3 +41,7 @@ HOST_BOUND = MetricSpec(
     "1",
     "share of decode steps with launch lead < 200 us: the device waited for Python",
 )
+MBU = MetricSpec("MBU", "1", "bytes a decode step must read / (TPOT x the device's peak bandwidth)")
+MFU = MetricSpec(
+    "MFU", "1", "operations the prefill needs / (prefill time x the device's peak rate)"
+)

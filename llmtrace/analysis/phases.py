@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from llmtrace.analysis.summary import Values
 from llmtrace.records import RequestRecord, StepRecord
+from llmtrace.step_columns import StepColumns
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +105,9 @@ def phases(records: Sequence[RequestRecord]) -> Phases | None:
 def _parts(record: RequestRecord) -> _Parts | None:
     if record.ttft_s is None or record.prefill_s is None or record.e2e_s is None:
         return None
-    forwards = [_forward_s(step) for step in record.steps if step.index]
-    if record.steps_truncated or not record.steps or None in forwards:
+    decode = None if record.steps_truncated else _decode_s(record.steps)
+    if decode is None:
         return None
-    decode = sum(duration for duration in forwards if duration is not None)
     delivered = record.first_delivery_s
     return _Parts(
         queue=record.queue_s,
@@ -117,8 +121,27 @@ def _parts(record: RequestRecord) -> _Parts | None:
     )
 
 
+def _decode_s(steps: Sequence[StepRecord]) -> float | None:
+    """Return the decode steps' time in their forwards, on the clock that measured the tokens.
+
+    None where a step does not tell, or there are no steps.
+    """
+    if isinstance(steps, StepColumns):
+        host, device = (
+            _column(c, len(steps)) for c in (steps.host_duration_s, steps.device_duration_s)
+        )
+        whole = float(np.where(np.isnan(device), host, device)[1:].sum())
+        return None if np.isnan(whole) else whole
+    forwards = [_forward_s(step) for step in steps if step.index]
+    known = [duration for duration in forwards if duration is not None]
+    return sum(known) if steps and len(known) == len(forwards) else None
+
+
+def _column(column: array[float], length: int) -> Values:
+    return np.frombuffer(column) if column else np.full(length, np.nan)
+
+
 def _forward_s(step: StepRecord) -> float | None:
-    """Return a decode step's time in its forward, on the clock that measured the tokens."""
     if step.device_duration_s is not None:
         return step.device_duration_s
     return step.host_duration_s

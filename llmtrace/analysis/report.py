@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+from llmtrace.analysis.curve import Curve, Trend, itl_curve, trend
 from llmtrace.analysis.findings import merge_findings, only_cold_requests
-from llmtrace.analysis.latency import Bucket, itl_by_position, pooled_itl, ttft_by_prompt_tokens
+from llmtrace.analysis.gaps import Gaps, gaps_of
+from llmtrace.analysis.groups import Grouping, groupings
+from llmtrace.analysis.intervals import Interval, draw
+from llmtrace.analysis.latency import Bucket, itl_by_position, ttft_by_prompt_tokens
 from llmtrace.analysis.phases import Phases, phases
-from llmtrace.analysis.summary import Summary, summarise
+from llmtrace.analysis.summary import Summary, present, summarise
 from llmtrace.analysis.throughput import Throughput, throughput
 from llmtrace.records import Finding, RequestRecord
 
@@ -24,6 +28,18 @@ class Requests:
     error: int
     cold: int
     """Requests, good or failed, that paid for something one-off."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColdRequests:
+    """What one-off costs made of the requests that paid for them."""
+
+    requests: int
+    reasons: tuple[tuple[str, int], ...]
+    """What they paid for, the most frequent first."""
+    ttft_s: Summary | None
+    itl_s: Summary | None
+    e2e_s: Summary | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +68,18 @@ class Report:
     findings: tuple[Finding, ...]
     cold: Report | None = None
     """The cold requests' numbers, where there is no warm request to report."""
+    cold_requests: ColdRequests | None = None
+    """Good ones that were left out for being cold."""
+    itl_curve: Curve | None = None
+    itl_trend: Trend | None = None
+    groups: tuple[Grouping, ...] = ()
+    """The same figures by model, prompt length, batch size and strategy."""
+    mbu: Summary | None = None
+    """Where the device's peaks are known; so is the next."""
+    mfu: Summary | None = None
+    intervals: Mapping[str, Mapping[str, Interval]] = field(default_factory=dict)
+    """For ``ttft_s``, ``itl_s``, ``tpot_s`` and ``e2e_s``: the interval of ``mean``, ``p50``,
+    ``p90``, ``p95`` and ``p99``, as far as there are enough requests for one."""
 
 
 def build_report(records: Sequence[RequestRecord], *, include_cold: bool = False) -> Report:
@@ -61,13 +89,35 @@ def build_report(records: Sequence[RequestRecord], *, include_cold: bool = False
     *include_cold*.
     """
     good = [record for record in records if record.error is None]
-    counted = good if include_cold else [record for record in good if not record.cold]
+    counted = counted_requests(records, include_cold=include_cold)
     found = merge_findings(records)
     cold = None
     if good and not counted:
         found = (only_cold_requests(good), *found)
         cold = _report(records, good, found, None)
     return _report(records, counted, found, cold)
+
+
+def counted_requests(
+    records: Sequence[RequestRecord], *, include_cold: bool = False
+) -> list[RequestRecord]:
+    """Return the requests whose numbers count: good ones, and warm unless *include_cold*."""
+    good = [record for record in records if record.error is None]
+    return good if include_cold else [record for record in good if not record.cold]
+
+
+def cold_apart(records: Sequence[RequestRecord]) -> ColdRequests | None:
+    """Return the numbers of *records*, which are cold; None where there are none."""
+    if not records:
+        return None
+    reasons = Counter(reason for record in records for reason in record.cold_reasons)
+    return ColdRequests(
+        requests=len(records),
+        reasons=tuple(reasons.most_common()),
+        ttft_s=summarise(r.ttft_s for r in records),
+        itl_s=summarise(gaps_of(records).pooled()),
+        e2e_s=summarise(r.e2e_s for r in records),
+    )
 
 
 def _report(
@@ -78,6 +128,8 @@ def _report(
 ) -> Report:
     errors = Counter(record.error for record in records if record.error is not None)
     failed = errors.total()
+    gaps = gaps_of(counted)
+    kept = {id(record) for record in counted}
     return Report(
         requests=Requests(
             total=len(records),
@@ -89,8 +141,8 @@ def _report(
         errors=tuple(errors.most_common()),
         ttft_s=summarise(r.ttft_s for r in counted),
         ttft_by_prompt_tokens=ttft_by_prompt_tokens(counted),
-        itl_s=summarise(pooled_itl(counted)),
-        itl_by_position=itl_by_position(counted),
+        itl_s=summarise(gaps.pooled()),
+        itl_by_position=itl_by_position(counted, gaps),
         tpot_s=summarise(r.tpot_s for r in counted),
         e2e_s=summarise(r.e2e_s for r in counted),
         prefill_s=summarise(r.prefill_s for r in counted),
@@ -101,4 +153,23 @@ def _report(
         phases=phases(counted),
         findings=findings,
         cold=cold,
+        cold_requests=cold_apart(
+            [r for r in records if r.cold and r.error is None and id(r) not in kept]
+        ),
+        itl_curve=itl_curve(gaps),
+        itl_trend=trend(counted, gaps),
+        groups=groupings(counted),
+        mbu=summarise(r.mbu for r in counted),
+        mfu=summarise(r.mfu for r in counted),
+        intervals=_intervals(counted, gaps),
     )
+
+
+def _intervals(records: Sequence[RequestRecord], gaps: Gaps) -> dict[str, dict[str, Interval]]:
+    drawn = {
+        "ttft_s": draw(present(r.ttft_s for r in records)),
+        "itl_s": draw(gaps.seconds, gaps.request, gaps.rows),
+        "tpot_s": draw(present(r.tpot_s for r in records)),
+        "e2e_s": draw(present(r.e2e_s for r in records)),
+    }
+    return {name: draws.intervals() for name, draws in drawn.items()}

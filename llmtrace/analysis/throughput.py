@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from llmtrace.analysis.summary import Summary, summarise
+from llmtrace.analysis.timeline import AtConcurrency, by_concurrency, timeline
 from llmtrace.records import RequestRecord
 
 
@@ -59,6 +60,8 @@ class Throughput:
     decode: Summary | None
     system: float | None
     conditions: Conditions
+    by_concurrency: tuple[AtConcurrency, ...] = ()
+    """While one request ran, while two ran, ..."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +84,31 @@ def throughput(records: Sequence[RequestRecord], running: Iterable[RequestRecord
         records: The requests that count.
         running: Every request there was: the others were part of the load.
     """
-    counted = [r for r in records if r.output_tokens is not None]
+    counted, running = _with_tokens(records), list(running)
     load = load_of(counted, running)
-    tokens = sum(r.output_tokens or 0 for r in counted)
+    found = timeline(counted, running)
     return Throughput(
         request=summarise(r.tgs for r in records),
         decode=summarise(r.decode_tgs for r in records),
-        system=tokens / load.busy_s if tokens and load.busy_s else None,
+        system=_rate(counted, load),
         conditions=_conditions(records, load),
+        by_concurrency=() if found is None else by_concurrency(found),
     )
+
+
+def system_tgs(records: Sequence[RequestRecord]) -> float | None:
+    """Return the tokens of *records* over the time in which at least one of them was running."""
+    counted = _with_tokens(records)
+    return _rate(counted, load_of(counted, counted))
+
+
+def _with_tokens(records: Iterable[RequestRecord]) -> list[RequestRecord]:
+    return [record for record in records if record.output_tokens is not None]
+
+
+def _rate(counted: Iterable[RequestRecord], load: Load) -> float | None:
+    tokens = sum(record.output_tokens or 0 for record in counted)
+    return tokens / load.busy_s if tokens and load.busy_s else None
 
 
 def load_of(records: Iterable[RequestRecord], running: Iterable[RequestRecord]) -> Load:

@@ -6,7 +6,13 @@ from importlib.util import find_spec
 
 from llmtrace.errors import MissingExtraError
 
-_EXTRA_OF = {"numpy": "report", "orjson": "report", "rich": "report", "zstandard": "report"}
+_EXTRA_OF = {
+    "numpy": "report",
+    "opentelemetry.proto": "otlp",
+    "orjson": "report",
+    "rich": "report",
+    "zstandard": "report",
+}
 
 
 def require(*modules: str) -> None:

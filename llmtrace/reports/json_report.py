@@ -7,17 +7,38 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
+from llmtrace.analysis.intervals import LEVEL, METHOD
 from llmtrace.analysis.latency import Bucket
-from llmtrace.analysis.report import Report
+from llmtrace.analysis.report import ColdRequests, Report
 from llmtrace.analysis.summary import Summary
 from llmtrace.analysis.throughput import Throughput
+from llmtrace.sources.recording import Recording
 
 SCHEMA = "llmtrace.report/1"
 
 
-def render(report: Report) -> str:
-    """Return *report* as one JSON object, without a line's end after it."""
-    return json.dumps(as_object(report), indent=2, allow_nan=False)
+def render(report: Report, recording: Recording | None = None) -> str:
+    """Return *report* as one JSON object, without a line's end after it.
+
+    Args:
+        report: What to say.
+        recording: What its requests were read from, if they were.
+    """
+    found = as_object(report)
+    if recording is not None:
+        found["input"] = input_object(recording)
+    return json.dumps(found, indent=2, allow_nan=False)
+
+
+def input_object(recording: Recording) -> dict[str, Any]:
+    """Return what was read, and whether all of it could be."""
+    problems = recording.problems
+    return {
+        "partial": recording.partial,
+        "files": len(recording.files),
+        "problems": {"count": problems.count, "first": problems.lines},
+        "notes": list(recording.notes),
+    }
 
 
 def as_object(report: Report) -> dict[str, Any]:
@@ -37,7 +58,25 @@ def as_object(report: Report) -> dict[str, Any]:
         "input_tokens": _summary(report.input_tokens),
         "host_bound_ratio": _summary(report.host_bound_ratio),
         "findings": [asdict(finding) for finding in report.findings],
+        "mbu": _summary(report.mbu),
+        "mfu": _summary(report.mfu),
+        "itl_trend": None if report.itl_trend is None else asdict(report.itl_trend),
+        "groups": {grouping.by: [asdict(g) for g in grouping.groups] for grouping in report.groups},
+        "confidence": _confidence(report),
+        "cold": None if report.cold_requests is None else _cold(report.cold_requests),
     }
+
+
+def _confidence(report: Report) -> dict[str, Any]:
+    intervals: dict[str, Any] = {
+        metric: {name: [bounds.low, bounds.high] for name, bounds in found.items()}
+        for metric, found in report.intervals.items()
+    }
+    return {"level": LEVEL, "method": METHOD, **intervals}
+
+
+def _cold(cold: ColdRequests) -> dict[str, Any]:
+    return {**asdict(cold), "reasons": dict(cold.reasons)}
 
 
 def _tgs(tgs: Throughput) -> dict[str, Any]:
@@ -46,6 +85,7 @@ def _tgs(tgs: Throughput) -> dict[str, Any]:
         "decode": _summary(tgs.decode),
         "system": tgs.system,
         "conditions": asdict(tgs.conditions),
+        "by_concurrency": [asdict(level) for level in tgs.by_concurrency],
     }
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rich.box import Box
-from rich.console import Group, JustifyMethod, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from llmtrace.analysis import metrics
@@ -16,7 +14,15 @@ from llmtrace.analysis.metrics import MetricSpec
 from llmtrace.analysis.phases import Phases
 from llmtrace.analysis.report import Report
 from llmtrace.analysis.summary import DEVIATION, PERCENTILE_METHOD, Summary
-from llmtrace.reports.wording import ABSENT, cells, conditions, listed, plural, shown_unit
+from llmtrace.reports.table_parts import (
+    TITLE_WIDTH,
+    clock_of,
+    make_table,
+    numbers,
+    pairs,
+    small_print,
+)
+from llmtrace.reports.wording import ABSENT, cells, conditions, plural, shown_unit
 
 COLUMNS = ("mean", "p50", "p95", "p99", "max")
 WIDE_COLUMNS = ("mean", "std", "p50", "p95", "p99", "max")
@@ -27,11 +33,9 @@ FEW = 20
 """Below this many requests the 95th percentile is hardly anything but the maximum."""
 
 BAR_WIDTH = 20
-TITLE_WIDTH = 20
-NUMBER_WIDTH = 8
 
-# A terminal may know no other letters, and a report is also sent by mail.
-_BOX = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
+OPTIONAL = (metrics.HOST_BOUND, metrics.MBU, metrics.MFU)
+"""Left out of the headline where no request has them: not every device tells."""
 
 
 def columns_for(width: int) -> tuple[str, ...]:
@@ -48,14 +52,16 @@ def headline(report: Report, columns: Sequence[str]) -> RenderableType:
         (metrics.E2E, report.e2e_s),
         (metrics.PREFILL, report.prefill_s),
         (metrics.HOST_BOUND, report.host_bound_ratio),
+        (metrics.MBU, report.mbu),
+        (metrics.MFU, report.mfu),
         (metrics.TGS_REQUEST, report.tgs.request),
         (metrics.TGS_DECODE, report.tgs.decode),
     ]
-    shown = [(spec, summary) for spec, summary in rows if summary or spec is not metrics.HOST_BOUND]
-    table = _table("", "count", *columns)
+    shown = [(spec, summary) for spec, summary in rows if summary or spec not in OPTIONAL]
+    table = make_table("", "count", *columns)
     for spec, summary in shown:
         unit, scale = shown_unit(spec)
-        table.add_row(_label(spec.name, unit), *_numbers(summary, scale, columns))
+        table.add_row(_label(spec.name, unit), *numbers(summary, scale, columns))
     system = ABSENT if report.tgs.system is None else cells([report.tgs.system], 1)[0]
     table.add_row(_label(metrics.TGS_SYSTEM.name, "tok/s"), "", system)
     specs = [spec for spec, _ in shown] + [metrics.TGS_SYSTEM]
@@ -67,7 +73,7 @@ def _label(name: str, unit: str) -> str:
 
 
 def _conditions(report: Report) -> RenderableType:
-    return Padding(_pairs(conditions(report.tgs.conditions)), (0, 0, 0, 3))
+    return Padding(pairs(conditions(report.tgs.conditions)), (0, 0, 0, 3))
 
 
 _WEIGHTING = (
@@ -77,13 +83,13 @@ _WEIGHTING = (
 
 
 def _headline_notes(report: Report, specs: Iterable[MetricSpec]) -> RenderableType:
-    formulas = _pairs([(spec.name, spec.formula) for spec in specs], style="dim")
+    formulas = pairs([(spec.name, spec.formula) for spec in specs], style="dim")
     general = [
-        f"{_WEIGHTING} Percentiles: {PERCENTILE_METHOD}; {DEVIATION}. {_clock(report)}",
+        f"{_WEIGHTING} Percentiles: {PERCENTILE_METHOD}; {DEVIATION}. {clock_of(report)}",
     ]
     if report.counted < FEW:
         general.append(f"Fewer than {FEW} requests: p95 and p99 are close to the maximum.")
-    return Group(formulas, *(_note(line) for line in general))
+    return Group(formulas, *(small_print(line) for line in general))
 
 
 def ttft_by_prompt(report: Report, columns: Sequence[str]) -> RenderableType | None:
@@ -94,7 +100,7 @@ def ttft_by_prompt(report: Report, columns: Sequence[str]) -> RenderableType | N
         columns,
         "By prompt tokens: of the request's longest prompt, without padding. t1 - t0; one value "
         "per request. "
-        f"Percentiles: {PERCENTILE_METHOD}. {_clock(report)}",
+        f"Percentiles: {PERCENTILE_METHOD}. {clock_of(report)}",
     )
 
 
@@ -106,18 +112,18 @@ def itl_by_position(report: Report, columns: Sequence[str]) -> RenderableType | 
         columns,
         "By token position: t[i] - t[i-1] counts at i, so the first gap is at 2. One value per "
         "gap and row; the last 10 tokens of a row also count where they stand. "
-        f"Percentiles: {PERCENTILE_METHOD}. {_clock(report)}",
+        f"Percentiles: {PERCENTILE_METHOD}. {clock_of(report)}",
     )
 
 
 def _buckets(
     title: str, buckets: Sequence[Bucket], columns: Sequence[str], note: str
 ) -> RenderableType | None:
-    table = _table(title, "count", *columns)
+    table = make_table(title, "count", *columns)
     for bucket in buckets:
         if bucket.summary is not None:
-            table.add_row(_bounds(bucket), *_numbers(bucket.summary, 1e3, columns))
-    return Group(table, _note(note)) if table.row_count else None
+            table.add_row(_bounds(bucket), *numbers(bucket.summary, 1e3, columns))
+    return Group(table, small_print(note)) if table.row_count else None
 
 
 def _bounds(bucket: Bucket) -> str:
@@ -131,7 +137,7 @@ def phase_shares(report: Report) -> RenderableType | None:
     found: Phases | None = report.phases
     if found is None:
         return None
-    table = _table("Where the time goes", "mean ms", "share", "")
+    table = make_table("Where the time goes", "mean ms", "share", "")
     for part in (*found.parts, found.delivery):
         if part.mean_s is None or part.share is None:
             table.add_row(part.name, ABSENT, ABSENT, "")
@@ -141,45 +147,11 @@ def phase_shares(report: Report) -> RenderableType | None:
             table.add_row(part.name, mean, ABSENT, "beside decoding")
         else:
             table.add_row(part.name, mean, f"{part.share:.1%}", "#" * round(part.share * BAR_WIDTH))
-    formulas = _pairs(
+    formulas = pairs(
         [(part.name, part.formula) for part in (*found.parts, found.delivery)], style="dim"
     )
     note = (
         f"Of {plural(found.requests, 'request')}. Mean per request; share: sum / sum of queue + "
-        f"tokenize + duration. {_clock(report)}"
+        f"tokenize + duration. {clock_of(report)}"
     )
-    return Group(table, formulas, _note(note))
-
-
-def _table(title: str, *columns: str) -> Table:
-    """Return a table whose columns stand under those of the other tables."""
-    table = Table(box=_BOX, show_edge=False, pad_edge=False, padding=0, header_style="bold")
-    table.add_column(title, no_wrap=True, min_width=TITLE_WIDTH)
-    for column in columns:
-        justify: JustifyMethod = "right" if column else "left"
-        table.add_column(column, justify=justify, no_wrap=True, min_width=NUMBER_WIDTH)
-    return table
-
-
-def _numbers(summary: Summary | None, scale: float, columns: Sequence[str]) -> list[str]:
-    if summary is None:
-        return ["0", *[ABSENT] * len(columns)]
-    values = [getattr(summary, column) for column in columns]
-    return [f"{summary.count:,}", *cells(values, scale)]
-
-
-def _clock(report: Report) -> str:
-    return f"Clock: {listed(report.tgs.conditions.clocks)}."
-
-
-def _note(text: str) -> Text:
-    return Text(text, style="dim")
-
-
-def _pairs(lines: Sequence[tuple[str, str]], style: str = "") -> Table:
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True, style=style)
-    grid.add_column(style=style)
-    for name, value in lines:
-        grid.add_row(name, value)
-    return grid
+    return Group(table, formulas, small_print(note))

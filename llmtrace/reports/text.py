@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
 from llmtrace.analysis.report import Report
 from llmtrace.records import Finding
-from llmtrace.reports import tables
+from llmtrace.reports import detail_tables, tables
+from llmtrace.reports.printing import MIN_WIDTH, printed
 from llmtrace.reports.wording import clean, listed, plural
-
-MIN_WIDTH = 76
 
 _STYLES = {"error": "bold red", "warning": "bold yellow", "info": "bold blue"}
 
 
-def render(report: Report, *, width: int = 100, color: bool = False, brief: bool = False) -> str:
+def render(
+    report: Report,
+    *,
+    width: int = 100,
+    color: bool = False,
+    brief: bool = False,
+    problems: int = 0,
+) -> str:
     """Return *report* as text, without a line's end after it.
 
     Args:
@@ -27,23 +32,18 @@ def render(report: Report, *, width: int = 100, color: bool = False, brief: bool
         width: Columns of the terminal; below 76 it is taken as 76.
         color: Whether to use terminal colours; it reads as well without.
         brief: Leave out all tables but the first.
+        problems: Places of the input that could not be read.
     """
-    written = io.StringIO()
-    console = Console(
-        file=written,
-        width=max(width, MIN_WIDTH),
-        color_system="standard" if color else None,
-        no_color=not color,
-        force_terminal=color,
-        force_jupyter=False,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        legacy_windows=False,
-    )
-    for section in _sections(report, tables.columns_for(console.width), brief=brief):
-        console.print(section)
-    return "\n".join(line.rstrip() for line in written.getvalue().rstrip().splitlines())
+    columns = tables.columns_for(max(width, MIN_WIDTH))
+    return printed([*partial(problems), *_sections(report, columns, brief=brief)], width, color)
+
+
+def partial(problems: int) -> list[RenderableType]:
+    """Return the line that says that something could not be read, if so."""
+    if not problems:
+        return []
+    said = f"PARTIAL: {plural(problems, 'problem')} in the input; this is of what could be read."
+    return [Text(said, style="bold yellow")]
 
 
 def _sections(report: Report, columns: Sequence[str], *, brief: bool) -> list[RenderableType]:
@@ -57,7 +57,12 @@ def _sections(report: Report, columns: Sequence[str], *, brief: bool) -> list[Re
             else [
                 tables.ttft_by_prompt(numbers, columns),
                 tables.itl_by_position(numbers, columns),
+                detail_tables.trend(numbers),
                 tables.phase_shares(numbers),
+                detail_tables.groups(numbers),
+                detail_tables.by_concurrency(numbers),
+                detail_tables.confidence(numbers),
+                detail_tables.cold_requests(report, columns),
             ]
         )
         for section in found:
@@ -81,7 +86,7 @@ def _header(report: Report) -> RenderableType:
         setup = "; ".join(listed(values) for values in details if values)
         where = f"{listed(of.models)} on {listed(of.devices)}"
         lines.append(Text(where + (f" ({setup})" if setup else "")))
-    lines.append(Text(_scope(report), style="bold" if report.cold else ""))
+    lines.append(Text(scope(report), style="bold" if report.cold else ""))
     return Group(*lines)
 
 
@@ -90,7 +95,7 @@ def _error_types(report: Report) -> str:
     return f" ({listed(named)})" if named else ""
 
 
-def _scope(report: Report) -> str:
+def scope(report: Report) -> str:
     """Say which requests the numbers are of."""
     if report.cold is not None:
         return (

@@ -16,6 +16,18 @@ from typing import Any
 Raw = Mapping[str, Any]
 """One attribute's value, such as ``{"intValue": "5"}``."""
 
+MOST_NUMBER = 1e12
+"""Of seconds or of tokens per second; what is more is neither, and sums of such would overflow."""
+
+MOST_AMOUNT = 1e30
+"""Of bytes or operations."""
+
+MOST_COUNT = 1 << 53
+"""Whole numbers above it are not exact as doubles."""
+
+MOST_UNIX_NS = 1 << 62
+"""The year 2116."""
+
 
 def raw_attributes(encoded: Iterable[Raw] | None) -> dict[str, Raw]:
     """Return an attribute list as a mapping from key to undecoded value."""
@@ -36,20 +48,45 @@ def number(raw: Raw | None) -> float | None:
 
 
 def seconds(raw: Raw | None) -> float | None:
-    """Return a duration; a negative one is not a duration, so it is not there."""
+    """Return a duration or a rate; one below zero or beyond all reason is not there."""
+    value = raw.get("doubleValue") if raw else None
+    # As nearly all are written: a file has millions.
+    if type(value) is float and 0 <= value <= MOST_NUMBER:
+        return value
+    return amount(raw, MOST_NUMBER)
+
+
+def amount(raw: Raw | None, most: float = MOST_AMOUNT) -> float | None:
+    """Return a number that is not negative, up to *most*; or None."""
     value = number(raw)
-    return value if value is not None and value >= 0 else None
+    return value if value is not None and 0 <= value <= most else None
 
 
 def count(raw: Raw | None) -> int | None:
-    """Return a whole number, or None."""
+    """Return a number of things: whole, not negative, within reason; or None."""
+    value = whole(raw)
+    return value if value is not None and value >= 0 else None
+
+
+def whole(raw: Raw | None) -> int | None:
+    """Return a whole number within reason, or None."""
     if not raw:
         return None
     value = raw.get("intValue")
-    if value is not None:
-        return int(value)
-    value = number(raw)
-    return None if value is None else int(value)
+    found = number(raw) if value is None or isinstance(value, bool) else int(value)
+    return None if found is None or abs(found) > MOST_COUNT else int(found)
+
+
+def unix_ns(encoded: Any) -> int:
+    """Return a time, nanoseconds since the epoch.
+
+    Raises:
+        ValueError, TypeError: It is none.
+    """
+    value = int(encoded)
+    if not 0 <= value < MOST_UNIX_NS:
+        raise ValueError(f"no time: {value}")
+    return value
 
 
 def text(raw: Raw | None) -> str | None:
@@ -70,8 +107,8 @@ def items(raw: Raw | None) -> list[Raw]:
     return list(array.get("values") or ()) if array else []
 
 
-def numbers(raw: Raw | None) -> list[float]:
-    """Return an array of durations: finite numbers that are not negative.
+def numbers(raw: Raw | None, *, signed: bool = False) -> list[float]:
+    """Return an array of durations: finite numbers, not negative unless *signed*.
 
     Raises:
         ValueError: A value is no duration: an array with a hole tells nothing.
@@ -84,8 +121,10 @@ def numbers(raw: Raw | None) -> list[float]:
         found = [math.nan if (one := number(item)) is None else one for item in values]
     if not all(map(math.isfinite, found)):
         raise ValueError("an array holds something that is not a number")
-    if found and min(found) < 0:
+    if found and min(found) < 0 and not signed:
         raise ValueError("an array holds a negative duration")
+    if found and max(map(abs, found)) > MOST_NUMBER:
+        raise ValueError("an array holds a duration beyond all reason")
     return found
 
 
@@ -104,7 +143,7 @@ def scalar(raw: Raw | None) -> str | bool | int | float | None:
     if not raw:
         return None
     if "intValue" in raw:
-        return count(raw)
+        return whole(raw)
     if "boolValue" in raw:
         return flag(raw)
     if "doubleValue" in raw:

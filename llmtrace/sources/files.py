@@ -19,9 +19,17 @@ OnBytes = Callable[[int], None]
 """Called now and then with how many bytes of the input have been read."""
 
 _ENDINGS = tuple(name + packed for name in (".jsonl", ".json") for packed in ("", ".gz", ".zst"))
+_PROTOBUF = b"\n"
+"""How OTLP begins as protobuf: field 1, resourceSpans."""
+
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _CHUNK_BYTES = 1 << 17
+
+_NO_PROTOBUF = (
+    "holds OTLP as protobuf, and only OTLP/JSON is read: set format: json in the collector's file "
+    "exporter"
+)
 
 
 class DamagedInputError(Exception):
@@ -84,9 +92,12 @@ def _unpacked(path: str, file: io.BufferedReader, start: bytes) -> Iterator[byte
         return iter(gzip.GzipFile(fileobj=file))
     if start.startswith(_ZSTD):
         return _zstd_stream(file, _zstandard(path))
-    # The collector's file exporter puts the length, four bytes, before each message it packs.
+    # The collector's file exporter puts the length, four bytes, before each message that it packs
+    # or that is no JSON; and no text begins with a zero byte.
     if start[4:] == _ZSTD:
         return _zstd_messages(file, _zstandard(path))
+    if start[:1] == b"\0" and start[4:5] == _PROTOBUF:
+        raise DamagedInputError(_NO_PROTOBUF)
     return iter(file)
 
 
@@ -113,7 +124,7 @@ def _zstd_stream(file: IO[bytes], zstandard: Any) -> Iterator[bytes]:
             packed = frame.unused_data if frame.eof else b""
             frame = None if frame.eof else frame
         *lines, line = line.split(b"\n")
-        yield from lines
+        yield from (whole + b"\n" for whole in lines)
     if line:
         yield line
     if frame is not None:
@@ -127,6 +138,9 @@ def _zstd_messages(file: IO[bytes], zstandard: Any) -> Iterator[bytes]:
         if len(packed) < length:
             raise EOFError
         try:
-            yield zstandard.ZstdDecompressor().decompressobj().decompress(packed)
+            message = zstandard.ZstdDecompressor().decompressobj().decompress(packed)
         except zstandard.ZstdError as error:
             raise OSError(str(error)) from None
+        if message.startswith(_PROTOBUF) and not message.lstrip().startswith(b"{"):
+            raise DamagedInputError(_NO_PROTOBUF)
+        yield message + b"\n"

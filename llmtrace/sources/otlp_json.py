@@ -14,23 +14,13 @@ from typing import Any
 import orjson
 
 from llmtrace import names
-from llmtrace.errors import SourceError
-from llmtrace.records import RequestRecord
-from llmtrace.sources.attributes import raw_attributes, scalars
-from llmtrace.sources.files import DamagedInputError, OnBytes, find_files, read_lines
-from llmtrace.sources.recording import Problems, Recording
-from llmtrace.sources.requests import RequestSpan, build_record, take_arrays
-from llmtrace.sources.steps import StepSpans
-
-_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
-"""What reading a value that is not of its type raises."""
+from llmtrace.sources.attributes import raw_attributes, scalars, unix_ns
+from llmtrace.sources.collection import MALFORMED, Collection, reason
+from llmtrace.sources.documents import read_documents
+from llmtrace.sources.files import OnBytes, find_files
+from llmtrace.sources.recording import Recording
 
 _ERROR_STATUS = (2, "2", "STATUS_CODE_ERROR")
-
-_OTHER_SIGNALS = ("resourceMetrics", "resourceLogs", "resourceProfiles")
-
-Key = tuple[str, str]
-"""Trace id and span id."""
 
 
 def read(paths: Iterable[str], on_bytes: OnBytes | None = None) -> Recording:
@@ -65,64 +55,29 @@ def _no_collection() -> Iterator[None]:
 
 
 class _Reader:
-    """Collects the spans of all files; records are made when everything has been seen."""
+    """Decodes the spans of files."""
 
     def __init__(self) -> None:
-        self.problems = Problems()
-        self._requests: dict[Key, tuple[str, RequestSpan]] = {}
-        """Each with the place it was read at."""
-        self._steps: dict[Key, StepSpans] = {}
-        self._resources: dict[bytes, dict[str, Any]] = {}
-        self._spans = 0
-        """Spans met, whoever made them."""
-        self._files: list[str] = []
+        self._found = Collection()
+        self.recording = self._found.recording
 
     def read_file(self, path: str, on_bytes: OnBytes | None) -> None:
         """Take in one file's spans."""
-        self._files.append(path)
-        line = 0
-        before = self._spans
-        bad = self.problems.count
-        lines = read_lines(path, on_bytes)
-        try:
-            for line, text in enumerate(lines, start=1):
-                self._read_line(f"{path}:{line}", text, lines if line == 1 else None)
-        except DamagedInputError as error:
-            self.problems.add(f"{path}:{line + 1}", str(error))
-        if line == 0 and self.problems.count == bad:
-            self.problems.add(path, "the file is empty")
-        elif self._spans == before and self.problems.count == bad:
-            self.problems.add(path, "holds no spans")
-
-    def _read_line(self, where: str, text: bytes, rest: Iterator[bytes] | None) -> None:
-        stripped = text.strip()
-        if not stripped:
-            return
-        if rest is not None and stripped in (b"{", b"["):
-            # One object spread over many lines, for people to read.
-            stripped = b"".join((text, *rest))
-        try:
-            document = orjson.loads(stripped)
-        except orjson.JSONDecodeError as error:
-            self.problems.add(where, f"not JSON: {error.msg}")
-            return
-        self._read_document(where, document)
-
-    def _read_document(self, where: str, document: Any) -> None:
-        found = document.get("resourceSpans") if isinstance(document, dict) else None
-        if not isinstance(found, list):
-            if not isinstance(document, dict) or not any(key in document for key in _OTHER_SIGNALS):
-                self.problems.add(where, "not OTLP/JSON: it has no list of resourceSpans")
-            return
-        for resource in found:
-            self._guarded(where, self._read_resource, resource)
+        found = self._found
+        found.inputs.append(path)
+        before, bad = found.spans, found.problems.count
+        for where, resources in read_documents(path, found.problems, on_bytes):
+            for resource in resources:
+                self._guarded(where, self._read_resource, resource)
+        if found.spans == before and found.problems.count == bad:
+            found.problems.add(path, "holds no spans")
 
     def _guarded(self, where: str, read: Callable[[str, Any], bool], encoded: Any) -> bool:
         """Return ``read(where, encoded)``; a malformed part is noted, and the rest is read."""
         try:
             return read(where, encoded)
-        except _MALFORMED as error:
-            self.problems.add(where, f"malformed {read.__name__[6:]}: {_reason(error)}")
+        except MALFORMED as error:
+            self._found.problems.add(where, f"malformed {read.__name__[6:]}: {reason(error)}")
             return False
 
     def _read_resource(self, where: str, resource: Mapping[str, Any]) -> bool:
@@ -131,13 +86,14 @@ class _Reader:
         if any(found):
             described = resource.get("resource") or {}
             key = orjson.dumps(described)
-            if key not in self._resources:
-                self._resources[key] = scalars(raw_attributes(described.get("attributes")))
+            if key not in self._found.resources:
+                attributes = scalars(raw_attributes(described.get("attributes")))
+                self._found.resources[key] = attributes
         return any(found)
 
     def _read_scope(self, where: str, scope: Mapping[str, Any]) -> bool:
         spans = scope.get("spans") or ()
-        self._spans += len(spans)
+        self._found.spans += len(spans)
         if (scope.get("scope") or {}).get("name") != names.SCOPE:
             return False
         found = [self._guarded(where, self._read_span, span) for span in spans]
@@ -149,74 +105,15 @@ class _Reader:
         trace_id = span["traceId"]
         if names.STRATEGY in raws:
             key = (trace_id, span["spanId"])
-            start, end = int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])
             failed = (span.get("status") or {}).get("code") in _ERROR_STATUS
-            if key not in self._requests:
-                request = RequestSpan(*key, start, end, failed, raws, take_arrays(raws))
-                self._requests[key] = (where, request)
+            self._found.add_request(where, key, *_times(span), failed=failed, raws=raws)
             return True
         if names.STEP_INDEX in raws:
-            key = (trace_id, span["parentSpanId"])
-            steps = self._steps.get(key)
-            if steps is None:
-                steps = self._steps[key] = StepSpans()
-            start, end = int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])
-            steps.add(span["name"], start, end, raws)
+            self._found.add_step(
+                (trace_id, span["parentSpanId"]), span["name"], *_times(span), raws
+            )
         return False
 
-    def recording(self) -> Recording:
-        """Return everything that was found.
 
-        Raises:
-            SourceError: No request of ours was found.
-        """
-        records: list[RequestRecord] = []
-        incomplete = 0
-        for key, (where, span) in self._requests.items():
-            try:
-                record, missing = build_record(span, self._steps.pop(key, None))
-            except _MALFORMED as error:
-                self.problems.add(where, f"malformed request {span.span_id}: {_reason(error)}")
-                continue
-            incomplete += missing
-            records.append(record)
-        if not records:
-            raise SourceError(self._nothing())
-        self._note_gaps(incomplete)
-        records.sort(key=lambda record: record.start_unix_ns)
-        resources = tuple(self._resources.values())
-        return Recording(records, self.problems, tuple(self._files), resources)
-
-    def _note_gaps(self, incomplete: int) -> None:
-        everywhere = ", ".join(self._files[:3]) + (", ..." if len(self._files) > 3 else "")  # noqa: PLR2004
-        if incomplete:
-            self.problems.add(
-                everywhere,
-                f"{incomplete} request(s) lack some of their step spans; "
-                "their arrays are used instead",
-            )
-        if self._steps:
-            spans = sum(steps.count for steps in self._steps.values())
-            self.problems.add(
-                everywhere,
-                f"{spans} step span(s) belong to {len(self._steps)} request(s) that are not in the "
-                "input: cut off, or in another file",
-            )
-
-    def _nothing(self) -> str:
-        """Say why there is no request, in one line."""
-        if len(self._files) > 1:
-            return (
-                f"none of {len(self._files)} files holds a readable llmtrace request "
-                f"(first: {self.problems.lines[0] if self.problems.lines else self._files[0]})"
-            )
-        if self.problems.lines:
-            more = self.problems.count - 1
-            return self.problems.lines[0] + (f" (and {more} more such lines)" if more else "")
-        return f"{self._files[0]}: holds {self._spans} spans, none of them an llmtrace request"
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, KeyError):
-        return f"{error.args[0]} is missing"
-    return str(error)
+def _times(span: Mapping[str, Any]) -> tuple[int, int]:
+    return unix_ns(span["startTimeUnixNano"]), unix_ns(span["endTimeUnixNano"])

@@ -39,6 +39,8 @@ class Recording:
     """Every file read, those found in folders included; ``-`` is standard input."""
     resources: tuple[dict[str, Any], ...] = ()
     """Attributes of the distinct resources (processes) whose requests these are."""
+    notes: tuple[str, ...] = ()
+    """What was put right in reading, and takes nothing from the numbers."""
 
     @property
     def partial(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ from llmtrace import names
 from llmtrace.records import Finding, GenerationParameters, RequestRecord
 from llmtrace.sources.attributes import (
     Raw,
+    amount,
     count,
     counts,
     flag,
@@ -18,15 +20,11 @@ from llmtrace.sources.attributes import (
     seconds,
     text,
     texts,
+    whole,
 )
-from llmtrace.sources.steps import NANO, StepSpans, from_arrays, from_spans
+from llmtrace.sources.steps import NANO, STEP_ARRAYS, StepSpans, from_arrays, from_spans
 
-ARRAYS = (
-    names.ITL,
-    names.STEP_HOST_DURATIONS,
-    names.STEP_DEVICE_DURATIONS,
-    names.STEP_PUTS,
-)
+ARRAYS = (names.ITL, *STEP_ARRAYS)
 
 _NOT_THE_CALLERS = ("gen_ai.", "llmtrace.", names.ERROR_TYPE)
 
@@ -41,17 +39,22 @@ class RequestSpan(NamedTuple):
     failed: bool
     """The span's status is ERROR."""
     raws: Mapping[str, Raw]
-    arrays: Mapping[str, list[float]]
+    arrays: Mapping[str, array[float]]
     """The long arrays, decoded: as they stand in the file they take ten times the memory."""
 
 
-def take_arrays(raws: dict[str, Raw]) -> dict[str, list[float]]:
+def take_arrays(raws: dict[str, Raw]) -> dict[str, array[float]]:
     """Take the per-step arrays out of *raws* and return them decoded.
 
     Raises:
         ValueError: A value in an array is not a finite number.
     """
-    return {name: numbers(raws.pop(name)) for name in ARRAYS if name in raws}
+    return {
+        # A launch that Python is behind with has a negative lead.
+        name: array("d", numbers(raws.pop(name), signed=name == names.STEP_LAUNCH_LEADS))
+        for name in ARRAYS
+        if name in raws
+    }
 
 
 def build_record(span: RequestSpan, spans: StepSpans | None) -> tuple[RequestRecord, bool]:
@@ -63,7 +66,7 @@ def build_record(span: RequestSpan, spans: StepSpans | None) -> tuple[RequestRec
         ValueError, TypeError, KeyError, AttributeError: An attribute is not what it must be.
     """
     raws = span.raws
-    itl = span.arrays.get(names.ITL, [])
+    itl = list(span.arrays.get(names.ITL, ()))
     ttft = seconds(raws.get(names.TTFT))
     steps = None
     if spans is not None:
@@ -175,13 +178,13 @@ def _circumstances(raws: Mapping[str, Raw]) -> dict[str, Any]:
         "memory_allocated_bytes": count(raws.get(names.MEMORY_ALLOCATED)),
         "memory_reserved_bytes": count(raws.get(names.MEMORY_RESERVED)),
         "memory_peak_bytes": count(raws.get(names.MEMORY_PEAK)),
-        "memory_growth_bytes": count(raws.get(names.MEMORY_GROWTH)),
+        "memory_growth_bytes": whole(raws.get(names.MEMORY_GROWTH)),
         "memory_inactive_split_bytes": count(raws.get(names.MEMORY_INACTIVE_SPLIT)),
         "device_name": text(raws.get(names.DEVICE_NAME)),
         "mbu": seconds(raws.get(names.MBU)),
         "mfu": seconds(raws.get(names.MFU)),
-        "decode_bytes": seconds(raws.get(names.DECODE_BYTES)),
-        "prefill_flops": seconds(raws.get(names.PREFILL_FLOPS)),
+        "decode_bytes": amount(raws.get(names.DECODE_BYTES)),
+        "prefill_flops": amount(raws.get(names.PREFILL_FLOPS)),
         "rank": count(raws.get(names.RANK)),
         "world_size": count(raws.get(names.WORLD_SIZE)),
         "ranks_request": text(raws.get(names.RANKS_REQUEST)),

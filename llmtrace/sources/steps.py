@@ -2,71 +2,123 @@
 
 from __future__ import annotations
 
+import math
+from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 from llmtrace import names
 from llmtrace.records import StepRecord
 from llmtrace.sources.attributes import Raw, count, number, seconds
+from llmtrace.step_columns import StepColumns
 
 NANO = 1e-9
 
+STEP_ARRAYS = (
+    names.STEP_HOST_DURATIONS,
+    names.STEP_DEVICE_DURATIONS,
+    names.STEP_LAUNCH_LEADS,
+    names.STEP_PUTS,
+)
+"""The request span's arrays of one value per step."""
+
 
 class StepSpan(NamedTuple):
-    """What one step's span tells; a tuple, because a file may hold a million of them."""
+    """What one step's span tells."""
 
     start_unix_ns: int
     end_unix_ns: int
     tokens: int
     forwards: int
-    host_duration_s: float | None
-    device_duration_s: float | None
-    launch_lead_s: float | None
+    host_duration_s: float
+    """NaN where it is not there; so for the next two."""
+    device_duration_s: float
+    launch_lead_s: float
 
 
-@dataclass(slots=True)
+WHOLE = 4
+"""So many of a step's values are whole numbers; those after them are durations."""
+
+DURATIONS = 3
+
+
 class StepSpans:
-    """The step spans under one request span, met in any order."""
+    """The step spans under one request span, met in any order; decode steps as columns."""
 
-    prefill: StepSpan | None = None
-    first_token: StepSpan | None = None
-    decode: dict[int, StepSpan] = field(default_factory=dict)
-    """By step index: a span met twice is the same step."""
+    __slots__ = ("_durations", "_whole", "first_token", "prefill", "repeated")
+
+    def __init__(self) -> None:
+        self.prefill: StepSpan | None = None
+        self.first_token: StepSpan | None = None
+        self.repeated = 0
+        """Spans that were met before."""
+        # Decode steps one after the other: index and whole numbers; durations. Of a million spans,
+        # two calls for each are felt.
+        self._whole = array("q")
+        self._durations = array("d")
 
     def add(self, name: str, start: int, end: int, raws: Mapping[str, Raw]) -> None:
         """Take in one step's span; a name that is no step's is passed over."""
-        span = StepSpan(
-            start,
-            end,
-            _or_one(count(raws.get(names.STEP_TOKENS))),
-            _or_one(count(raws.get(names.STEP_FORWARDS))),
-            seconds(raws.get(names.HOST_DURATION)),
-            seconds(raws.get(names.DEVICE_DURATION)),
-            number(raws.get(names.LAUNCH_LEAD)),
+        get = raws.get
+        tokens, forwards = _or_one(get(names.STEP_TOKENS)), _or_one(get(names.STEP_FORWARDS))
+        durations = (
+            _or_nan(seconds(get(names.HOST_DURATION))),
+            _or_nan(seconds(get(names.DEVICE_DURATION))),
+            _or_nan(number(get(names.LAUNCH_LEAD))),
         )
         if name == names.SPAN_DECODE:
-            index = count(raws.get(names.STEP_INDEX))
+            index = count(get(names.STEP_INDEX))
             if index is not None:
-                self.decode[index] = span
+                self._whole.extend((index, start, end, tokens, forwards))
+                self._durations.extend(durations)
         elif name == names.SPAN_FIRST_TOKEN:
-            self.first_token = span
+            self.repeated += self.first_token is not None
+            self.first_token = StepSpan(start, end, tokens, forwards, *durations)
         elif name == names.SPAN_PREFILL:
-            self.prefill = span
+            self.repeated += self.prefill is not None
+            self.prefill = StepSpan(start, end, tokens, forwards, *durations)
 
     @property
     def count(self) -> int:
         """Steps that have a span."""
-        return len(self.decode) + (self.first_token is not None)
+        return len(set(self._indexes())) + (self.first_token is not None)
+
+    def decode_columns(self) -> list[array[Any]] | None:
+        """Return the decode steps' columns in order, each step once; None if one is missing.
+
+        Columns are in the order of StepSpan.
+        """
+        columns: list[array[Any]] = [
+            *(self._whole[place :: WHOLE + 1] for place in range(1, WHOLE + 1)),
+            *(self._durations[place::DURATIONS] for place in range(DURATIONS)),
+        ]
+        indexes = self._indexes()
+        if indexes == array("q", range(1, len(indexes) + 1)):
+            return columns
+        places = {index: place for place, index in enumerate(indexes)}
+        self.repeated += len(indexes) - len(places)
+        if sorted(places) != list(range(1, len(places) + 1)):
+            return None
+        order = [places[index] for index in range(1, len(places) + 1)]
+        return [array(column.typecode, [column[p] for p in order]) for column in columns]
+
+    def _indexes(self) -> array[int]:
+        return self._whole[:: WHOLE + 1]
 
 
-def _or_one(value: int | None) -> int:
+def _or_one(raw: Raw | None) -> int:
+    value = None if raw is None else count(raw)
     return 1 if value is None else value
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def from_spans(
     spans: StepSpans, origin_unix_ns: int, gaps: int, puts: Sequence[float]
-) -> list[StepRecord] | None:
+) -> Sequence[StepRecord] | None:
     """Return the steps, or None if spans of some of them are missing.
 
     Args:
@@ -76,51 +128,37 @@ def from_spans(
         puts: When each step's token was put into the streamer, if known.
     """
     first = spans.first_token
-    if first is None or sorted(spans.decode) != list(range(1, len(spans.decode) + 1)):
+    decode = spans.decode_columns()
+    if first is None or decode is None:
         return None
-    steps = [_prefill_step(first, spans.prefill, origin_unix_ns, puts)]
-    for index in range(1, len(spans.decode) + 1):
-        span = spans.decode[index]
-        steps.append(
-            StepRecord(
-                index=index,
-                phase="decode",
-                start_s=(span.start_unix_ns - origin_unix_ns) * NANO,
-                end_s=(span.end_unix_ns - origin_unix_ns) * NANO,
-                tokens=span.tokens,
-                forwards=span.forwards,
-                host_duration_s=span.host_duration_s,
-                device_duration_s=span.device_duration_s,
-                launch_lead_s=span.launch_lead_s,
-                put_s=puts[index] if index < len(puts) else None,
-            )
-        )
-    return steps if sum(step.tokens for step in steps) == gaps + 1 else None
-
-
-def _prefill_step(
-    first: StepSpan, prefill: StepSpan | None, origin: int, puts: Sequence[float]
-) -> StepRecord:
+    prefill = spans.prefill
     about = prefill or first
-    return StepRecord(
-        index=0,
-        phase="prefill",
-        start_s=(first.start_unix_ns - origin) * NANO,
-        end_s=(first.end_unix_ns - origin) * NANO,
-        tokens=about.tokens,
-        forwards=about.forwards,
-        forward_start_s=(prefill.start_unix_ns - origin) * NANO if prefill else None,
-        forward_end_s=(prefill.end_unix_ns - origin) * NANO if prefill else None,
-        host_duration_s=about.host_duration_s,
-        device_duration_s=about.device_duration_s,
-        launch_lead_s=about.launch_lead_s,
-        put_s=puts[0] if puts else None,
+    zeroth = (first.start_unix_ns, first.end_unix_ns, *about[2:])
+    start, end, tokens, forwards, *durations = (
+        array(column.typecode, [value, *column])
+        for value, column in zip(zeroth, decode, strict=True)
+    )
+    if sum(tokens) != gaps + 1:
+        return None
+    host, device, lead = durations
+    padding = [math.nan] * max(len(start) - len(puts), 0)
+    return StepColumns(
+        start_s=array("d", [(at - origin_unix_ns) * NANO for at in start]),
+        end_s=array("d", [(at - origin_unix_ns) * NANO for at in end]),
+        tokens=tokens,
+        forwards=forwards,
+        host_duration_s=host,
+        device_duration_s=device,
+        launch_lead_s=lead,
+        put_s=array("d", [*puts, *padding] if puts else ()),
+        forward_start_s=(prefill.start_unix_ns - origin_unix_ns) * NANO if prefill else None,
+        forward_end_s=(prefill.end_unix_ns - origin_unix_ns) * NANO if prefill else None,
     )
 
 
 def from_arrays(
-    arrays: Mapping[str, Sequence[float]], ttft_s: float | None, itl_s: Sequence[float]
-) -> list[StepRecord]:
+    arrays: Mapping[str, array[float]], ttft_s: float | None, itl_s: Sequence[float]
+) -> Sequence[StepRecord]:
     """Return the steps as the request span's arrays tell them.
 
     Steps of several tokens cannot be told apart in the array of gaps, so there the arrays are of
@@ -129,29 +167,19 @@ def from_arrays(
     if ttft_s is None:
         return []
     length = len(itl_s) + 1
-    host = arrays.get(names.STEP_HOST_DURATIONS, ())
-    device = arrays.get(names.STEP_DEVICE_DURATIONS, ())
-    leads = arrays.get(names.STEP_LAUNCH_LEADS, ())
-    puts = arrays.get(names.STEP_PUTS, ())
-    if any(column and len(column) != length for column in (host, device, leads, puts)):
+    columns = [arrays.get(name, array("d")) for name in STEP_ARRAYS]
+    if any(column and len(column) != length for column in columns):
         return []
-    steps = []
-    start, end = 0.0, ttft_s
-    for index in range(length):
-        if index:
-            start, end = end, end + itl_s[index - 1]
-        steps.append(
-            StepRecord(
-                index=index,
-                phase="decode" if index else "prefill",
-                start_s=start,
-                end_s=end,
-                tokens=1,
-                forwards=1,
-                host_duration_s=host[index] if host else None,
-                device_duration_s=device[index] if device else None,
-                launch_lead_s=leads[index] if leads else None,
-                put_s=puts[index] if puts else None,
-            )
-        )
-    return steps
+    host, device, leads, puts = columns
+    ends = array("d", accumulate(itl_s, initial=ttft_s))
+    ones = array("q", [1]) * length
+    return StepColumns(
+        start_s=array("d", [0.0, *ends[:-1]]),
+        end_s=ends,
+        tokens=ones,
+        forwards=ones,
+        host_duration_s=host,
+        device_duration_s=device,
+        launch_lead_s=leads,
+        put_s=puts,
+    )

@@ -138,3 +138,22 @@ def post(address, message):
     )
     with urllib.request.urlopen(request) as reply:
         assert reply.status == 200
+
+
+def test_export_sends_a_recorded_file_on(phoenix, tmp_path):
+    """A file of one request, sent by ``llmtrace export``, gives the same tree in the backend."""
+    trace_id = run(tmp_path)
+    (file,) = (tmp_path / "llmtrace-traces").iterdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "llmtrace", "export", "--json", "--otlp", phoenix, file],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    told = json.loads(done.stdout)
+    assert (told["spans"], told["rejected"], told["problems"]) == (len(NAMES), 0, 0)
+    spans = spans_at(phoenix, trace_id, len(NAMES))
+    assert sorted(s["name"] for s in spans) == NAMES
+    (request,) = (s for s in spans if s["parent_id"] is None)
+    assert request["attributes"]["llmtrace.ttft"] > 0
+    assert {s["parent_id"] for s in spans if s is not request} == {request["context"]["span_id"]}

@@ -11,41 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmtrace.analysis import latency
 from llmtrace.analysis.findings import merge_findings
-from llmtrace.analysis.latency import itl_by_position, pooled_itl, ttft_by_prompt_tokens
+from llmtrace.analysis.gaps import gaps_of, rows_of
+from llmtrace.analysis.latency import pooled_itl, ttft_by_prompt_tokens
 from llmtrace.analysis.phases import phases
 from llmtrace.analysis.report import build_report
 from llmtrace.analysis.summary import summarise
 from llmtrace.analysis.throughput import load_of, throughput
-from llmtrace.records import Finding, GenerationParameters, RequestRecord, StepRecord
+from llmtrace.records import Finding, GenerationParameters, StepRecord, rows_per_gap
+from tests.unit.requests import request
 
-SECOND = 1_000_000_000
 
-
-def request(*times, start=0.0, duration=None, prompt=10, **more):
-    """A request of one row whose tokens were selected at *times*, seconds from its start."""
-    gaps = [b - a for a, b in itertools.pairwise(times)]
-    n, last = len(times), times[-1] if times else None
-    values = {
-        "model": "m",
-        "strategy": "greedy",
-        "device": "cpu",
-        "clock": "host",
-        "start_unix_ns": round(start * SECOND),
-        "duration_s": last or 0.0 if duration is None else duration,
-        "batch_size": 1,
-        "input_tokens": prompt,
-        "input_tokens_per_row": (prompt,),
-        "output_tokens": n,
-        "output_tokens_per_row": (n,),
-        "ttft_s": times[0] if times else None,
-        "itl_s": gaps,
-        "tpot_s": (last - times[0]) / (n - 1) if n > 1 else None,
-        "e2e_s": last,
-        "tgs": n / last if last else None,
-        "decode_tgs": (n - 1) / (last - times[0]) if n > 1 and last > times[0] else None,
-    }
-    return RequestRecord(**{**values, **more})
+def itl_by_position(records):
+    return latency.itl_by_position(records, gaps_of(records))
 
 
 # Summaries
@@ -99,6 +78,13 @@ def test_pooled_itl_weights_a_gap_by_its_rows():
     """Rows of 3 and 2 tokens: the first gap counts twice, the second once."""
     batch = request(0.1, 0.2, 0.5, batch_size=2, output_tokens=5, output_tokens_per_row=(3, 2))
     assert sorted(pooled_itl([batch])) == pytest.approx([0.1, 0.1, 0.3])
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(0, 8))
+def test_rows_of_gaps_are_those_of_the_metrics(rows, gaps):
+    """Counted by search here, row by row there: the same."""
+    batch = request(0.1, output_tokens_per_row=tuple(rows), itl_s=[0.1] * gaps)
+    assert rows_of(batch).tolist() == rows_per_gap(batch)
 
 
 def test_pooled_itl_counts_beams_once():

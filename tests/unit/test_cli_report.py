@@ -123,11 +123,34 @@ def test_bad_lines_are_named_up_to_five_and_counted(file, capsys):
     file.write_text("junk\n" * 8 + line())
     assert run(file) == 0
     out, err = capsys.readouterr()
-    assert out.startswith("1 request")
+    assert out.startswith("PARTIAL: 8 problems in the input; this is of what could be read.\n1 req")
     lines = err.splitlines()
     assert len(lines) == 6
     assert f"{file}:1: not JSON" in lines[0]
     assert "3 more" in lines[5]
+
+
+def test_partial_input_is_marked_in_json(file, capsys):
+    """What could not be read, and that it is not all."""
+    file.write_text("junk\n" + line() + line())
+    assert run(file, "--json") == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)["input"]
+    assert (found["partial"], found["files"], found["problems"]["count"]) == (True, 1, 1)
+    assert found["problems"]["first"][0].startswith(f"{file}:1: not JSON")
+    assert found["notes"] == ["1 span(s) met again count once"]
+    assert err.splitlines()[1] == "llmtrace report: 1 span(s) met again count once"
+
+
+def test_whole_input_is_not_marked(file, capsys):
+    """Nothing is amiss."""
+    assert run(file, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["input"] == {
+        "partial": False,
+        "files": 1,
+        "problems": {"count": 0, "first": []},
+        "notes": [],
+    }
 
 
 def test_output_file(file, tmp_path, capsys):

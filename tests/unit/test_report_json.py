@@ -36,6 +36,7 @@ def request(ttft, gap, **more):
         "decode_tgs": 1 / gap,
         "prefill_s": ttft / 2,
         "host_bound_ratio": 0.5,
+        "mbu": 0.25,
         "memory_reserved_bytes": 2**30,
         "trace_id": "ab",
         "parameters": GenerationParameters(do_sample=True, temperature=0.7, top_p=0.9),
@@ -71,16 +72,23 @@ def test_the_exact_shape():
         "input_tokens",
         "host_bound_ratio",
         "findings",
+        "mbu",
+        "mfu",
+        "itl_trend",
+        "groups",
+        "confidence",
+        "cold",
     ]
     assert report["schema"] == "llmtrace.report/1"
     assert report["requests"] == {"total": 1, "ok": 1, "error": 0, "cold": 0}
     for name in ("ttft_s", "itl_s", "tpot_s", "e2e_s", "prefill_s"):
         assert set(report[name]) == SUMMARY
-    for name in ("output_tokens", "input_tokens", "host_bound_ratio"):
+    for name in ("output_tokens", "input_tokens", "host_bound_ratio", "mbu"):
         assert set(report[name]) == SUMMARY
+    assert report["mfu"] is None
     assert [set(b) for b in report["ttft_by_prompt_tokens"]] == [{"from", "to", "ttft_s"}] * 4
     assert [set(b) for b in report["itl_by_position"]] == [{"from", "to", "itl_s"}] * 4
-    assert set(report["tgs"]) == {"request", "decode", "system", "conditions"}
+    assert set(report["tgs"]) == {"request", "decode", "system", "conditions", "by_concurrency"}
     conditions = report["tgs"]["conditions"]
     assert {"prompt_tokens", "sampling", "concurrency", "gpu_memory_bytes"} <= set(conditions)
     assert set(conditions["concurrency"]) == {"mean", "max"}

@@ -267,6 +267,19 @@ def test_a_collectors_ways_of_writing(file):
     assert record.error == "_OTHER"
 
 
+def test_spans_that_end_before_they_begin_are_told(file):
+    """A request is kept without a duration; a step is not, so the arrays are used."""
+    backwards = {"startTimeUnixNano": str(START + 10**9), "endTimeUnixNano": str(START)}
+    recording = read([file(line(*STEPS, {**REQUEST, **backwards}))])
+    assert only(recording).duration_s == 0
+    assert problems(recording)[0].endswith(
+        ":1: request 00000000000000aa ends before it begins: no duration"
+    )
+    recording = read([file(line(*STEPS[:3], {**STEPS[3], **backwards}, REQUEST))])
+    assert len(only(recording).steps) == 3
+    assert "malformed span: it ends before it begins" in problems(recording)[0]
+
+
 def test_durations_below_zero_do_not_exist(file):
     """A clock set back makes no negative latencies."""
     broken = json.loads(line(REQUEST).replace("0.625", "-0.625"))
@@ -300,6 +313,92 @@ def test_bad_lines_are_told_and_the_rest_is_read(file):
     ]
     assert "not JSON" in problems(recording)[0]
     assert "endTimeUnixNano is missing" in problems(recording)[4]
+
+
+def test_a_file_still_being_written(file):
+    """The last line has no end yet: it is told so, and all before it is read."""
+    path = file(line(*STEPS, REQUEST))
+    with Path(path).open("a") as more:
+        more.write(line({**REQUEST, "spanId": "bb"})[:300])
+    recording = read([path])
+    assert only(recording).span_id == "00000000000000aa"
+    assert problems(recording)[0].startswith(f"{path}:2: not JSON")
+    assert problems(recording)[0].endswith("it was cut off, or is still being written")
+
+
+def test_spans_met_again_are_told(file):
+    """The request, prefill, first token and one step, twice."""
+    recording = read([file(line(*STEPS, REQUEST), line(*STEPS[:3], REQUEST))])
+    assert len(only(recording).steps) == 3
+    assert recording.notes == ("4 span(s) met again count once",)
+    assert not recording.partial
+
+
+@pytest.mark.parametrize(
+    ("key", "written"),
+    [
+        ("llmtrace.ttft", {"doubleValue": 1e300}),
+        ("llmtrace.ttft", {"doubleValue": -1.0}),
+        ("llmtrace.e2e", {"doubleValue": "Infinity"}),
+        ("gen_ai.usage.output_tokens", {"intValue": "9" * 40}),
+        ("gen_ai.usage.output_tokens", {"intValue": "-3"}),
+        ("gen_ai.usage.output_tokens", {"intValue": True}),
+    ],
+)
+def test_numbers_beyond_reason_do_not_exist(file, key, written):
+    """Neither huge nor negative ones; the rest of the request is read."""
+    kept = [a for a in REQUEST["attributes"] if a["key"] != key]
+    changed = {**REQUEST, "attributes": [*kept, {"key": key, "value": written}]}
+    recording = read([file(line(changed))])
+    record = only(recording)
+    assert {record.ttft_s, record.e2e_s, record.output_tokens} >= {None}
+    assert record.itl_s == [0.125, 0.25]
+    json.loads(json_report.render(build_report(recording.records)))
+
+
+@pytest.mark.parametrize("time", ["-1", str(1 << 63), "1" * 30, 1e30])
+def test_times_beyond_reason_are_told(file, time):
+    """Such a span cannot be placed."""
+    bad = {**REQUEST, "spanId": "bb", "startTimeUnixNano": time}
+    recording = read([file(line(bad), line(REQUEST))])
+    assert only(recording).span_id == "00000000000000aa"
+    assert "malformed span: no time: " in problems(recording)[0]
+
+
+@pytest.mark.parametrize("bad", [-0.1, 1e13])
+def test_an_array_with_a_number_that_is_no_duration_is_told(file, bad):
+    """An array with a hole tells nothing."""
+    spoilt = json.loads(line(REQUEST).replace("0.125", str(bad)))
+    with pytest.raises(SourceError, match="malformed span: an array holds a"):
+        read([file(json.dumps(spoilt))])
+
+
+def test_a_line_of_ten_megabytes(file):
+    """Of somebody else's spans with long texts, then one of ours."""
+    others = [span("x", f"{i:016x}", 0, 1, {"text": "y" * 1000}) for i in range(9000)]
+    path = file(line(*others, scope="other"), line(*STEPS, REQUEST))
+    assert Path(path).stat().st_size > 10_000_000
+    assert len(only(read([path])).steps) == 3
+
+
+def test_a_step_without_a_parent_is_told(file):
+    """A decode span belongs to some request; which, it must say."""
+    orphan = {k: v for k, v in STEPS[2].items() if k != "parentSpanId"}
+    recording = read([file(line(orphan, REQUEST))])
+    assert "malformed span: parentSpanId is missing" in problems(recording)[0]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_protobuf_is_told(tmp_path, packed):
+    """The collector's file exporter with format: proto, plain and with compression."""
+    message = b"\n\x05hello"
+    if packed:
+        message = pytest.importorskip("zstandard").ZstdCompressor().compress(message)
+    path = tmp_path / "t.bin"
+    path.write_bytes(len(message).to_bytes(4, "big") + message)
+    with pytest.raises(SourceError, match="holds OTLP as protobuf") as caught:
+        read([str(path)])
+    assert "set format: json" in str(caught.value)
 
 
 @pytest.mark.parametrize(
