@@ -32,9 +32,10 @@ class StepSpan(NamedTuple):
     tokens: int
     forwards: int
     host_duration_s: float
-    """NaN where it is not there; so for the next two."""
+    """NaN where it is not there; so for the next three."""
     device_duration_s: float
     launch_lead_s: float
+    forward_offset_s: float
 
 
 class StepSpans:
@@ -48,7 +49,7 @@ class StepSpans:
         self.repeated = 0
         """Spans that were met before."""
         self._index = array("q")
-        self._columns: tuple[array[Any], ...] = tuple(array(kind) for kind in "qqqqddd")
+        self._columns: tuple[array[Any], ...] = tuple(array(kind) for kind in "qqqqdddd")
         """In the order of StepSpan."""
 
     def add(self, name: str, start: int, end: int, raws: Mapping[str, Raw]) -> None:
@@ -61,6 +62,7 @@ class StepSpans:
             _or_nan(seconds(raws.get(names.HOST_DURATION))),
             _or_nan(seconds(raws.get(names.DEVICE_DURATION))),
             _or_nan(number(raws.get(names.LAUNCH_LEAD))),
+            _or_nan(seconds(raws.get(names.FORWARD_OFFSET))),
         )
         if name == names.SPAN_DECODE:
             index = count(raws.get(names.STEP_INDEX))
@@ -125,7 +127,7 @@ def from_spans(
     )
     if sum(tokens) != gaps + 1:
         return None
-    host, device, lead = durations
+    host, device, lead, offset = durations
     padding = [math.nan] * max(len(start) - len(puts), 0)
     return StepColumns(
         start_s=array("d", [(at - origin_unix_ns) * NANO for at in start]),
@@ -136,6 +138,7 @@ def from_spans(
         device_duration_s=device,
         launch_lead_s=lead,
         put_s=array("d", [*puts, *padding] if puts else ()),
+        forward_offset_s=offset,
         forward_start_s=(prefill.start_unix_ns - origin_unix_ns) * NANO if prefill else None,
         forward_end_s=(prefill.end_unix_ns - origin_unix_ns) * NANO if prefill else None,
     )
@@ -167,4 +170,5 @@ def from_arrays(
         device_duration_s=device,
         launch_lead_s=leads,
         put_s=puts,
+        forward_offset_s=array("d"),
     )
