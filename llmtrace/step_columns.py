@@ -27,6 +27,8 @@ class StepColumns(Sequence[StepRecord]):
     device_duration_s: array[float]
     launch_lead_s: array[float]
     put_s: array[float]
+    forward_offset_s: array[float]
+    """From a decode step's start to its forward call."""
     forward_start_s: float | None = None
     """Of the prefill step; so is the next."""
     forward_end_s: float | None = None
@@ -61,13 +63,19 @@ class StepColumns(Sequence[StepRecord]):
             end_s=self.end_s[index],
             tokens=self.tokens[index],
             forwards=self.forwards[index],
-            forward_start_s=None if index else self.forward_start_s,
+            forward_start_s=self._forward_start(index),
             forward_end_s=None if index else self.forward_end_s,
             host_duration_s=_at(self.host_duration_s, index),
             device_duration_s=_at(self.device_duration_s, index),
             launch_lead_s=_at(self.launch_lead_s, index),
             put_s=_at(self.put_s, index),
         )
+
+    def _forward_start(self, index: int) -> float | None:
+        if not index:
+            return self.forward_start_s
+        offset = _at(self.forward_offset_s, index)
+        return None if offset is None else self.start_s[index] + offset
 
 
 def _at(column: array[float], index: int) -> float | None:

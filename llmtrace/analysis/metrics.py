@@ -45,3 +45,9 @@ MBU = MetricSpec("MBU", "1", "bytes a decode step must read / (TPOT x the device
 MFU = MetricSpec(
     "MFU", "1", "operations the prefill needs / (prefill time x the device's peak rate)"
 )
+
+ALL = (TTFT, ITL, TPOT, E2E, PREFILL, HOST_BOUND, MBU, MFU, TGS_REQUEST, TGS_DECODE, TGS_SYSTEM)
+"""In the order in which a report shows them."""
+
+OPTIONAL = (HOST_BOUND, MBU, MFU)
+"""Not said where no request has them: not every device tells."""

@@ -10,11 +10,11 @@ import argparse
 import os
 import sys
 
-from llmtrace.cli import check, compare, config, demo, export, peaks, report, run
+from llmtrace.cli import check, compare, config, demo, export, peaks, report, run, watch
 from llmtrace.errors import LlmtraceError
 from llmtrace.version import __version__
 
-COMMANDS = (demo, run, report, compare, check, export, peaks, config)
+COMMANDS = (demo, run, report, watch, compare, check, export, peaks, config)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -41,7 +41,7 @@ def _positive(text: str) -> int:
 def run(arguments: argparse.Namespace) -> int:
     """Run the demonstration."""
     require("numpy", "rich")
-    from llmtrace.reports.summary import json_text, summary_text
+    from llmtrace.reports.summary import json_text, summary_text, write_page
 
     # The model lies on this machine: nothing is to be looked up.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -62,7 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json_text(records))
     else:
-        print("\n" + summary_text(records, handle.path, sys.stdout))
+        page = write_page(records, handle.path)
+        print("\n" + summary_text(records, handle.path, sys.stdout, page))
     return 0
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from llmtrace.cli.extras import require
 from llmtrace.cli.reading import FILE_HELP, complain, read_files
 from llmtrace.cli.writing import to_standard_output, write
+from llmtrace.errors import SourceError
 
 if TYPE_CHECKING:
     from llmtrace.analysis.report import Report
@@ -33,7 +34,11 @@ def add_parser(commands: Any) -> None:
         help=FILE_HELP,
     )
     parser.add_argument(
-        "--format", choices=("text", "json"), default="text", help="default: %(default)s"
+        "--format",
+        choices=("text", "json", "markdown", "html"),
+        default="text",
+        help="default: %(default)s; html is one page for a browser, markdown for an issue or a "
+        "pull request",
     )
     parser.add_argument(
         "--json",
@@ -57,6 +62,8 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print or write the report; return the exit code."""
     require("numpy", "orjson", *(["rich"] if arguments.format == "text" else []))
+    if arguments.format == "html" and to_standard_output(arguments.output) and _is_terminal():
+        raise SourceError("html is a page for a browser: name a file for it, -o report.html")
     from llmtrace.analysis.report import build_report
 
     recording = read_files(arguments.files)
@@ -67,11 +74,29 @@ def run(arguments: argparse.Namespace) -> int:
     return int(any(finding.severity == "error" for finding in report.findings))
 
 
+def _is_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
 def _render(report: Report, recording: Recording, arguments: argparse.Namespace) -> str:
-    if arguments.format == "json":
+    form: str = arguments.format
+    if form == "json":
         from llmtrace.reports import json_report
 
         return json_report.render(report, recording)
+    if form == "markdown":
+        from llmtrace.reports import markdown
+
+        return markdown.render(report, recording.problems)
+    if form == "html":
+        from llmtrace.reports import html
+
+        return html.render(
+            report,
+            recording.records,
+            include_cold=arguments.include_cold,
+            problems=recording.problems,
+        )
     from llmtrace.reports import text
     from llmtrace.reports.summary import MAX_WIDTH, fit
 

@@ -10,8 +10,8 @@ from llmtrace.analysis.summary import PERCENTILE_METHOD
 from llmtrace.analysis.verdicts import Check, Verdict
 from llmtrace.reports.printing import printed
 from llmtrace.reports.table_parts import clock_of, make_table, pairs, small_print
-from llmtrace.reports.text import partial, scope
-from llmtrace.reports.wording import ABSENT, cells, clean, conditions, plural
+from llmtrace.reports.text import partial
+from llmtrace.reports.wording import ABSENT, cells, clean, conditions, plural, scope
 
 STYLES = {"PASS": "bold green", "FAIL": "bold red", "UNDECIDED": "bold yellow"}
 

@@ -14,20 +14,21 @@ from llmtrace.analysis.intervals import FEWEST_BEYOND, FEWEST_REQUESTS, METHOD, 
 from llmtrace.analysis.report import ColdRequests, Report
 from llmtrace.analysis.summary import PERCENTILE_METHOD, Summary
 from llmtrace.reports.table_parts import clock_of, make_table, numbers, pairs, small_print
-from llmtrace.reports.wording import ABSENT, cells, clean, listed, plural
+from llmtrace.reports.wording import (
+    ABSENT,
+    GROUP_NAMES,
+    MOST_GROUPS,
+    SURE,
+    SURE_COLUMNS,
+    cells,
+    clean,
+    jump_words,
+    listed,
+    plural,
+    slope_words,
+)
 
-GROUP_NAMES = {
-    "model": "By model",
-    "prompt_tokens": "By prompt tokens",
-    "batch_size": "By batch size",
-    "strategy": "By strategy",
-}
-
-MOST_GROUPS = 8
 MOST_NAME = 19
-
-_SURE = {"ttft_s": "TTFT", "itl_s": "ITL", "tpot_s": "TPOT", "e2e_s": "E2E"}
-_SURE_COLUMNS = ("mean", "p50", "p95", "p99")
 
 
 def cold_requests(report: Report, columns: Sequence[str]) -> RenderableType | None:
@@ -108,7 +109,7 @@ def trend(report: Report) -> RenderableType | None:
     found: Trend | None = report.itl_trend
     if found is None:
         return None
-    lines = [("ITL over context", _slope(found)), ("lasting jump", _jump(found))]
+    lines = [("ITL over context", slope_words(found)), ("lasting jump", jump_words(found))]
     note = (
         f"Of {plural(found.requests, 'request')} of the commonest model and batch size. Slope: "
         "median of the slopes between medians of 40 bins of context length (Theil-Sen). Jump: the "
@@ -118,30 +119,13 @@ def trend(report: Report) -> RenderableType | None:
     return Group(pairs(lines), small_print(note))
 
 
-def _slope(found: Trend) -> str:
-    if found.slope_s_per_token is None:
-        return "unknown: too few different context lengths"
-    return (
-        f"{found.slope_s_per_token * 1e6:+,.3f} us per token, "
-        f"from {found.context_from:,} to {found.context_to:,} tokens of context"
-    )
-
-
-def _jump(found: Trend) -> str:
-    jump = found.jump
-    if jump is None:
-        return "none"
-    before, after = cells([jump.before_s, jump.after_s], 1e3)
-    return f"at token {jump.position:,}, from {before} to {after} ms"
-
-
 def confidence(report: Report) -> RenderableType | None:
     """Return the intervals; None where there are too few requests for any."""
-    table = make_table("95 % intervals, ms", *_SURE_COLUMNS)
-    for key, name in _SURE.items():
+    table = make_table("95 % intervals, ms", *SURE_COLUMNS)
+    for key, name in SURE.items():
         found = report.intervals.get(key, {})
         if found:
-            table.add_row(name, *[_bounds(found, column) for column in _SURE_COLUMNS])
+            table.add_row(name, *[_bounds(found, column) for column in SURE_COLUMNS])
     if not table.row_count:
         return None
     note = (

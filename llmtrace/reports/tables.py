@@ -13,7 +13,7 @@ from llmtrace.analysis.latency import Bucket
 from llmtrace.analysis.metrics import MetricSpec
 from llmtrace.analysis.phases import Phases
 from llmtrace.analysis.report import Report
-from llmtrace.analysis.summary import DEVIATION, PERCENTILE_METHOD, Summary
+from llmtrace.analysis.summary import DEVIATION, PERCENTILE_METHOD
 from llmtrace.reports.table_parts import (
     TITLE_WIDTH,
     clock_of,
@@ -22,7 +22,15 @@ from llmtrace.reports.table_parts import (
     pairs,
     small_print,
 )
-from llmtrace.reports.wording import ABSENT, cells, conditions, plural, shown_unit
+from llmtrace.reports.wording import (
+    ABSENT,
+    bounds,
+    cells,
+    conditions,
+    metric_rows,
+    plural,
+    shown_unit,
+)
 
 COLUMNS = ("mean", "p50", "p95", "p99", "max")
 WIDE_COLUMNS = ("mean", "std", "p50", "p95", "p99", "max")
@@ -34,9 +42,6 @@ FEW = 20
 
 BAR_WIDTH = 20
 
-OPTIONAL = (metrics.HOST_BOUND, metrics.MBU, metrics.MFU)
-"""Left out of the headline where no request has them: not every device tells."""
-
 
 def columns_for(width: int) -> tuple[str, ...]:
     """Return the numbers of each distribution that a terminal has room for."""
@@ -45,19 +50,7 @@ def columns_for(width: int) -> tuple[str, ...]:
 
 def headline(report: Report, columns: Sequence[str]) -> RenderableType:
     """Return every metric in one table, the conditions of throughput directly below it."""
-    rows: list[tuple[MetricSpec, Summary | None]] = [
-        (metrics.TTFT, report.ttft_s),
-        (metrics.ITL, report.itl_s),
-        (metrics.TPOT, report.tpot_s),
-        (metrics.E2E, report.e2e_s),
-        (metrics.PREFILL, report.prefill_s),
-        (metrics.HOST_BOUND, report.host_bound_ratio),
-        (metrics.MBU, report.mbu),
-        (metrics.MFU, report.mfu),
-        (metrics.TGS_REQUEST, report.tgs.request),
-        (metrics.TGS_DECODE, report.tgs.decode),
-    ]
-    shown = [(spec, summary) for spec, summary in rows if summary or spec not in OPTIONAL]
+    shown = metric_rows(report)
     table = make_table("", "count", *columns)
     for spec, summary in shown:
         unit, scale = shown_unit(spec)
@@ -122,14 +115,8 @@ def _buckets(
     table = make_table(title, "count", *columns)
     for bucket in buckets:
         if bucket.summary is not None:
-            table.add_row(_bounds(bucket), *numbers(bucket.summary, 1e3, columns))
+            table.add_row(bounds(bucket), *numbers(bucket.summary, 1e3, columns))
     return Group(table, small_print(note)) if table.row_count else None
-
-
-def _bounds(bucket: Bucket) -> str:
-    if bucket.first < 0:
-        return f"last {-bucket.first}"
-    return f"{bucket.first} and more" if bucket.last is None else f"{bucket.first}-{bucket.last}"
 
 
 def phase_shares(report: Report) -> RenderableType | None:

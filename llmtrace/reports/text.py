@@ -10,9 +10,9 @@ from rich.text import Text
 
 from llmtrace.analysis.report import Report
 from llmtrace.records import Finding
-from llmtrace.reports import detail_tables, tables
+from llmtrace.reports import detail_tables, tables, wording
 from llmtrace.reports.printing import MIN_WIDTH, printed
-from llmtrace.reports.wording import clean, listed, plural
+from llmtrace.reports.wording import clean, counts_line, listed, scope, setup
 
 _STYLES = {"error": "bold red", "warning": "bold yellow", "info": "bold blue"}
 
@@ -40,10 +40,8 @@ def render(
 
 def partial(problems: int) -> list[RenderableType]:
     """Return the line that says that something could not be read, if so."""
-    if not problems:
-        return []
-    said = f"PARTIAL: {plural(problems, 'problem')} in the input; this is of what could be read."
-    return [Text(said, style="bold yellow")]
+    said = wording.partial(problems)
+    return [Text(said, style="bold yellow")] if said else []
 
 
 def _sections(report: Report, columns: Sequence[str], *, brief: bool) -> list[RenderableType]:
@@ -72,45 +70,12 @@ def _sections(report: Report, columns: Sequence[str], *, brief: bool) -> list[Re
 
 
 def _header(report: Report) -> RenderableType:
-    requests = report.requests
-    said = [
-        plural(requests.total, "request"),
-        f"{requests.ok} ok",
-        f"{requests.error} failed" + _error_types(report),
-        f"{requests.cold} cold",
-    ]
-    lines: list[RenderableType] = [Text(", ".join(said), style="bold")]
-    of = (report.cold or report).tgs.conditions
-    if (report.cold or report).counted:
-        details = (of.dtypes, of.quantizations, of.attn_implementations, of.cache_implementations)
-        setup = "; ".join(listed(values) for values in details if values)
-        where = f"{listed(of.models)} on {listed(of.devices)}"
-        lines.append(Text(where + (f" ({setup})" if setup else "")))
+    lines: list[RenderableType] = [Text(counts_line(report), style="bold")]
+    numbers = report.cold or report
+    if numbers.counted:
+        lines.append(Text(setup(numbers.tgs.conditions)))
     lines.append(Text(scope(report), style="bold" if report.cold else ""))
     return Group(*lines)
-
-
-def _error_types(report: Report) -> str:
-    named = [f"{kind} x{times}" if times > 1 else kind for kind, times in report.errors]
-    return f" ({listed(named)})" if named else ""
-
-
-def scope(report: Report) -> str:
-    """Say which requests the numbers are of."""
-    if report.cold is not None:
-        return (
-            "EVERY REQUEST WAS COLD: the numbers below are those of the cold requests and include "
-            "one-off costs."
-        )
-    if not report.counted:
-        return "No request succeeded, so there is nothing to summarise."
-    left_out = []
-    if report.requests.error:
-        left_out.append(f"{report.requests.error} failed")
-    if report.requests.ok > report.counted:
-        left_out.append(f"{report.requests.ok - report.counted} cold")
-    said = f"The numbers below are of {plural(report.counted, 'request')}"
-    return f"{said}; left out: {' and '.join(left_out)}." if left_out else f"{said}."
 
 
 def _findings(findings: tuple[Finding, ...]) -> RenderableType:

@@ -4,12 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from llmtrace.analysis import metrics
+from llmtrace.analysis.curve import Trend
+from llmtrace.analysis.latency import Bucket
 from llmtrace.analysis.metrics import MetricSpec
+from llmtrace.analysis.report import Report
 from llmtrace.analysis.summary import Summary
 from llmtrace.analysis.throughput import Conditions, Sampling
 
 ABSENT = "-"
 SHOWN_SETTINGS = 4
+
+GROUP_NAMES = {
+    "model": "By model",
+    "prompt_tokens": "By prompt tokens",
+    "batch_size": "By batch size",
+    "strategy": "By strategy",
+}
+
+MOST_GROUPS = 8
+
+SURE = {"ttft_s": "TTFT", "itl_s": "ITL", "tpot_s": "TPOT", "e2e_s": "E2E"}
+SURE_COLUMNS = ("mean", "p50", "p95", "p99")
+"""The metrics that intervals are given for, and which of their figures."""
 
 _SHOWN_UNITS = {"s": ("ms", 1e3), "1": ("%", 100.0), "token/s": ("tok/s", 1.0)}
 
@@ -60,6 +77,75 @@ def spread(summary: Summary) -> str:
     return f"{bounds}, mean {summary.mean:,.1f}, p50 {summary.p50:,.0f}"
 
 
+def metric_rows(report: Report) -> list[tuple[MetricSpec, Summary | None]]:
+    """Return every metric that has a distribution; what not every device tells only where known."""
+    rows = [
+        (metrics.TTFT, report.ttft_s),
+        (metrics.ITL, report.itl_s),
+        (metrics.TPOT, report.tpot_s),
+        (metrics.E2E, report.e2e_s),
+        (metrics.PREFILL, report.prefill_s),
+        (metrics.HOST_BOUND, report.host_bound_ratio),
+        (metrics.MBU, report.mbu),
+        (metrics.MFU, report.mfu),
+        (metrics.TGS_REQUEST, report.tgs.request),
+        (metrics.TGS_DECODE, report.tgs.decode),
+    ]
+    return [(spec, summary) for spec, summary in rows if summary or spec not in metrics.OPTIONAL]
+
+
+def bounds(bucket: Bucket) -> str:
+    """Return what lies in a bucket."""
+    if bucket.first < 0:
+        return f"last {-bucket.first}"
+    return f"{bucket.first} and more" if bucket.last is None else f"{bucket.first}-{bucket.last}"
+
+
+def counts_line(report: Report) -> str:
+    """Say how many requests there were, and how they ended."""
+    requests = report.requests
+    kinds = [f"{kind} x{times}" if times > 1 else kind for kind, times in report.errors]
+    said = [
+        plural(requests.total, "request"),
+        f"{requests.ok} ok",
+        f"{requests.error} failed" + (f" ({listed(kinds)})" if kinds else ""),
+        f"{requests.cold} cold",
+    ]
+    return ", ".join(said)
+
+
+def setup(of: Conditions) -> str:
+    """Say what ran where."""
+    details = (of.dtypes, of.quantizations, of.attn_implementations, of.cache_implementations)
+    known = "; ".join(listed(values) for values in details if values)
+    return f"{listed(of.models)} on {listed(of.devices)}" + (f" ({known})" if known else "")
+
+
+def partial(problems: int) -> str:
+    """Say that not all of the input could be read; nothing where it could."""
+    if not problems:
+        return ""
+    return f"PARTIAL: {plural(problems, 'problem')} in the input; this is of what could be read."
+
+
+def scope(report: Report) -> str:
+    """Say which requests the numbers are of."""
+    if report.cold is not None:
+        return (
+            "EVERY REQUEST WAS COLD: the numbers below are those of the cold requests and include "
+            "one-off costs."
+        )
+    if not report.counted:
+        return "No request succeeded, so there is nothing to summarise."
+    left_out = []
+    if report.requests.error:
+        left_out.append(f"{report.requests.error} failed")
+    if report.requests.ok > report.counted:
+        left_out.append(f"{report.requests.ok - report.counted} cold")
+    said = f"The numbers below are of {plural(report.counted, 'request')}"
+    return f"{said}; left out: {' and '.join(left_out)}." if left_out else f"{said}."
+
+
 def conditions(of: Conditions) -> list[tuple[str, str]]:
     """Return the four conditions of a throughput figure, each with its name."""
     prompts = of.prompt_tokens
@@ -108,3 +194,22 @@ def _memory(of: Conditions) -> str:
     if held.min == held.max:
         return f"{size(held.max)} held by torch"
     return f"{size(held.min)} to {size(held.max)} held by torch, mean {size(held.mean)}"
+
+
+def slope_words(found: Trend) -> str:
+    """Return how ITL grows with context length."""
+    if found.slope_s_per_token is None:
+        return "unknown: too few different context lengths"
+    return (
+        f"{found.slope_s_per_token * 1e6:+,.3f} us per token, "
+        f"from {found.context_from:,} to {found.context_to:,} tokens of context"
+    )
+
+
+def jump_words(found: Trend) -> str:
+    """Return the first lasting jump of ITL."""
+    jump = found.jump
+    if jump is None:
+        return "none"
+    before, after = cells([jump.before_s, jump.after_s], 1e3)
+    return f"at token {jump.position:,}, from {before} to {after} ms"

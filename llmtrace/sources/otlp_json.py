@@ -20,7 +20,7 @@ from llmtrace.sources.documents import read_documents
 from llmtrace.sources.files import OnBytes, find_files
 from llmtrace.sources.recording import Recording
 
-_ERROR_STATUS = (2, "2", "STATUS_CODE_ERROR")
+ERROR_STATUS = (2, "2", "STATUS_CODE_ERROR")
 
 
 def read(paths: Iterable[str], on_bytes: OnBytes | None = None) -> Recording:
@@ -105,7 +105,7 @@ class _Reader:
         trace_id = span["traceId"]
         if names.STRATEGY in raws:
             key = (trace_id, span["spanId"])
-            failed = (span.get("status") or {}).get("code") in _ERROR_STATUS
+            failed = (span.get("status") or {}).get("code") in ERROR_STATUS
             self._found.add_request(where, key, *_times(span), failed=failed, raws=raws)
             return True
         if names.STEP_INDEX in raws:

@@ -32,15 +32,16 @@ class StepSpan(NamedTuple):
     tokens: int
     forwards: int
     host_duration_s: float
-    """NaN where it is not there; so for the next two."""
+    """NaN where it is not there; so for the next three."""
     device_duration_s: float
     launch_lead_s: float
+    forward_offset_s: float
 
 
 WHOLE = 4
 """So many of a step's values are whole numbers; those after them are durations."""
 
-DURATIONS = 3
+DURATIONS = 4
 
 
 class StepSpans:
@@ -66,6 +67,7 @@ class StepSpans:
             _or_nan(seconds(get(names.HOST_DURATION))),
             _or_nan(seconds(get(names.DEVICE_DURATION))),
             _or_nan(number(get(names.LAUNCH_LEAD))),
+            _or_nan(seconds(get(names.FORWARD_OFFSET))),
         )
         if name == names.SPAN_DECODE:
             index = count(get(names.STEP_INDEX))
@@ -140,7 +142,7 @@ def from_spans(
     )
     if sum(tokens) != gaps + 1:
         return None
-    host, device, lead = durations
+    host, device, lead, offset = durations
     padding = [math.nan] * max(len(start) - len(puts), 0)
     return StepColumns(
         start_s=array("d", [(at - origin_unix_ns) * NANO for at in start]),
@@ -151,6 +153,7 @@ def from_spans(
         device_duration_s=device,
         launch_lead_s=lead,
         put_s=array("d", [*puts, *padding] if puts else ()),
+        forward_offset_s=offset,
         forward_start_s=(prefill.start_unix_ns - origin_unix_ns) * NANO if prefill else None,
         forward_end_s=(prefill.end_unix_ns - origin_unix_ns) * NANO if prefill else None,
     )
@@ -182,4 +185,5 @@ def from_arrays(
         device_duration_s=device,
         launch_lead_s=leads,
         put_s=puts,
+        forward_offset_s=array("d"),
     )

@@ -18,13 +18,16 @@ def demo(folder, *options):
 
 
 def test_demo(tmp_path):
-    """It prints the model's answers, the table with its conditions, and the file's place."""
+    """It prints the model's answers, the table with its conditions, and where both files lie."""
     said = demo(tmp_path).stdout
     assert "LlamaForCausalLM" in said
     assert "A waterfall is" in said
     for word in ("TTFT", "ITL", "TPOT", "TGS system", "prompt tokens", "sampling", "concurrency"):
         assert word in said
-    (file,) = (tmp_path / "llmtrace-traces").iterdir()
+    page, file = sorted((tmp_path / "llmtrace-traces").iterdir())
+    assert page == file.with_suffix(".html")
+    assert f"HTML report: llmtrace-traces/{page.name}" in said
+    assert "SmolLM2-135M-Instruct" in page.read_text()
     assert f"Trace file: llmtrace-traces/{file.name}" in said.replace("./", "")
     assert len(file.read_text().splitlines()) == 4
 

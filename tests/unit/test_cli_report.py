@@ -256,13 +256,13 @@ def test_a_terminal_with_few_letters(file):
 
 
 def test_help_names_what_there_is(capsys):
-    """Every option is explained; nothing is offered that does not exist yet."""
+    """Every option is explained, and every format named."""
     with pytest.raises(SystemExit):
         run("--help")
     out = capsys.readouterr().out
     for option in ("FILE", "--format", "--json", "--include-cold", "-o"):
         assert option in out
-    assert "html" not in out
+    assert "{text,json,markdown,html}" in out
 
 
 def test_several_files_are_one_report(file, tmp_path, capsys):
@@ -272,3 +272,22 @@ def test_several_files_are_one_report(file, tmp_path, capsys):
     other.write_text(line("bb"))
     assert run(file, Path(other).parent, file, "--json") == 0
     assert json.loads(capsys.readouterr().out)["requests"]["total"] == 2
+
+
+@pytest.mark.parametrize(
+    ("form", "start"), [("markdown", "### llmtrace: 1 request"), ("html", "<!doctype html>")]
+)
+def test_other_formats(file, tmp_path, capsys, form, start):
+    """To standard output, and to a file."""
+    assert run(file, "--format", form) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(start)
+    assert run(file, "--format", form, "-o", tmp_path / "out") == 0
+    assert (tmp_path / "out").read_text() == out
+
+
+def test_a_page_is_not_poured_into_a_terminal(file, capsys, monkeypatch):
+    """Exit code 2, and what to do."""
+    monkeypatch.setattr("llmtrace.cli.report._is_terminal", lambda: True)
+    assert run(file, "--format", "html") == 2
+    assert "-o report.html" in capsys.readouterr().err

@@ -202,5 +202,7 @@ def test_summary_names_the_trace_file(tmp_path):
     path.touch()
     said = summary_text([request()], str(path), io.StringIO())
     assert "TTFT" in said
-    assert said.endswith(f"llmtrace report {path}")
+    assert f"\nThe whole report: llmtrace report {path}\n" in said
+    assert said.endswith(f"llmtrace report {path} --format html -o report.html")
+    assert summary_text([request()], str(path), io.StringIO(), "p.html").endswith(": p.html")
     assert "Trace file" not in summary_text([request()], None, io.StringIO())

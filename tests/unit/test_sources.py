@@ -118,7 +118,11 @@ STEPS = [
         "00000000000000b3",
         0.375,
         0.625,
-        {"llmtrace.step.index": 2, "llmtrace.host.duration": 0.2},
+        {
+            "llmtrace.step.index": 2,
+            "llmtrace.host.duration": 0.2,
+            "llmtrace.forward.offset": 0.0625,
+        },
         "00000000000000aa",
     ),
 ]
@@ -162,6 +166,8 @@ def test_a_request_and_its_steps(file):
     assert [s.end_s for s in record.steps] == pytest.approx([0.25, 0.375, 0.625])
     assert record.steps[0].forward_start_s == pytest.approx(0.05)
     assert record.steps[2].host_duration_s == 0.2
+    assert record.steps[1].forward_start_s is None
+    assert record.steps[2].forward_start_s == pytest.approx(0.375 + 0.0625)
     assert recording.resources == ({"service.name": "app"},)
 
 

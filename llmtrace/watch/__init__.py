@@ -1,0 +1,1 @@
+"""A running program's trace files, followed in the terminal."""
