@@ -46,6 +46,23 @@ CACHED_TOKENS_UNKNOWN = Finding(
     "Only the device knows; asking it would make the program wait.",
     "Nothing: input tokens are counted, those in the cache are not told apart.",
 )
+SLOW_CONSUMER = Finding(
+    "slow_consumer",
+    "warning",
+    "The consumer took text late; the model was not slow",
+    "",
+    "Look at what the reader of the streamer does between two items (log I/O, a slow client, a "
+    "blocked event loop behind a thread pool) and move it into another thread or task; where "
+    "clients leave, end generate() with a stopping criterion.",
+)
+EVENT_LOOP_BLOCKED = Finding(
+    "event_loop_blocked",
+    "warning",
+    "The event loop was blocked; the model was not slow",
+    "",
+    "Run generate(), tokenizing and blocking I/O in threads (asyncio.to_thread, run_in_executor, a "
+    "plain def endpoint), never in the event loop's.",
+)
 
 MBU_ABOVE_ONE = Finding(
     "mbu_above_one",
@@ -73,5 +90,7 @@ KNOWN = {
         CACHED_TOKENS_UNKNOWN,
         MBU_ABOVE_ONE,
         MFU_ABOVE_ONE,
+        SLOW_CONSUMER,
+        EVENT_LOOP_BLOCKED,
     )
 }

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmtrace.analysis.findings import merge_findings, only_cold_requests
+from llmtrace.analysis.first_text import FirstText, first_text
 from llmtrace.analysis.latency import Bucket, itl_by_position, pooled_itl, ttft_by_prompt_tokens
 from llmtrace.analysis.phases import Phases, phases
 from llmtrace.analysis.summary import Summary, summarise
@@ -49,6 +50,7 @@ class Report:
     """One value per request, over all its prompts."""
     host_bound_ratio: Summary | None
     phases: Phases | None
+    first_text: FirstText | None
     findings: tuple[Finding, ...]
     cold: Report | None = None
     """The cold requests' numbers, where there is no warm request to report."""
@@ -99,6 +101,7 @@ def _report(
         input_tokens=summarise(r.input_tokens for r in counted),
         host_bound_ratio=summarise(r.host_bound_ratio for r in counted),
         phases=phases(counted),
+        first_text=first_text(counted),
         findings=findings,
         cold=cold,
     )

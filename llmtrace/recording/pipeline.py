@@ -17,12 +17,13 @@ from llmtrace.recording.build import build_record
 from llmtrace.recording.recorder import Marks
 from llmtrace.recording.request import FinishedRequest, RequestInfo
 from llmtrace.records import RequestRecord
+from llmtrace.timing.host import now
 
 MAX_WAITING = 1024
 """Finished requests waiting for the background thread; beyond that the oldest is dropped."""
 
 CONSUMER_WAIT_S = 1.0
-"""How long a finished request waits for its streamer's consumer to take the first text."""
+"""How long a finished request waits for its streamer's consumer to take the rest of the text."""
 
 DEVICE_WAIT_S = 10.0
 """How long a finished request waits for its device, where the app has not waited for it."""
@@ -262,6 +263,8 @@ class Pipeline:
     def _deliver(self, job: _Job) -> None:
         if job.marks.device is not None:
             job.marks.device.read(job.marks)
+        if job.info.stream is not None:
+            job.info.stream.seen_ns = now()
         request = FinishedRequest(
             job.info, job.marks, job.start_unix_ns, job.span.trace_id, job.span.span_id
         )

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from llmtrace.analysis import metrics
+from llmtrace.analysis.first_text import FORMULAS
 from llmtrace.analysis.latency import Bucket
 from llmtrace.analysis.metrics import MetricSpec
 from llmtrace.analysis.phases import Phases
@@ -149,6 +150,30 @@ def phase_shares(report: Report) -> RenderableType | None:
         f"tokenize + duration. {_clock(report)}"
     )
     return Group(table, formulas, _note(note))
+
+
+def first_text(report: Report, columns: Sequence[str]) -> RenderableType | None:
+    """Return what readers of streams waited for; None where there are none."""
+    found = report.first_text
+    if found is None:
+        return None
+    table = _table("First text ms", "count", *columns, "share")
+    for name, part in found.parts.items():
+        if part is not None:
+            share = found.shares[name] or 0.0
+            table.add_row(name.replace("_", " "), *_numbers(part, 1e3, columns), f"{share:.1%}")
+    table.add_row("all", *_numbers(found.total_s, 1e3, columns), "100.0%")
+    shown = [
+        (name.replace("_", " "), formula)
+        for name, formula in FORMULAS.items()
+        if found.parts[name] is not None
+    ]
+    note = (
+        "Of streams that were read: from the server span, request() block or generate() to text "
+        "that is more than white space; the parts of each request add up to it. Share: sum / sum. "
+        f"Percentiles: {PERCENTILE_METHOD}. {_clock(report)}"
+    )
+    return Group(table, _pairs(shown, style="dim"), _note(note))
 
 
 def _table(title: str, *columns: str) -> Table:

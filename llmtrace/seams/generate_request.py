@@ -16,6 +16,7 @@ from llmtrace.recording.running import RunningRequest, start_request
 from llmtrace.seams import accelerator
 from llmtrace.seams.decoding_loops import Loops
 from llmtrace.seams.device_map import several_cuda_devices
+from llmtrace.seams.event_loop import other_tasks
 from llmtrace.seams.generation_config import parameters_of, strategy_of
 from llmtrace.seams.inputs import device_of, read_input, read_prompt
 from llmtrace.seams.kv_cache import (
@@ -66,6 +67,7 @@ class GenerateRequest:
         info.attributes = block_attributes()
         self.tokenizer = self._adopt_tokenization(pipeline, context, streamer, kwargs)
         info.cold_reasons = cold_before(model, info.model.quantization)
+        info.loop_tasks = other_tasks()
         self._cached = self._read_cache(kwargs)
         device = device_of(model, self.prompt.tensor)
         info.device = str(device)
