@@ -25,6 +25,13 @@ STEPS_NOT_SEEN = Finding(
     "Tokens were returned, but no decoding step ran where the request did.",
     "Nothing: another thread's steps serve several requests at once.",
 )
+FORWARDS_NOT_SEEN = Finding(
+    "forwards_not_seen",
+    "info",
+    "Tokens were marked without a forward call",
+    "token() was called, and no call of the model was this request's.",
+    "Run the model's calls under llmtrace.request.active(request).",
+)
 TOKENS_FROM_STEPS = Finding(
     "tokens_from_steps",
     "info",
@@ -90,6 +97,7 @@ KNOWN = {
         CACHED_TOKENS_UNKNOWN,
         MBU_ABOVE_ONE,
         MFU_ABOVE_ONE,
+        FORWARDS_NOT_SEEN,
         SLOW_CONSUMER,
         EVENT_LOOP_BLOCKED,
     )

@@ -42,6 +42,9 @@ class OpenSpan(Protocol):
     queued_since_unix_ns: int | None
     """Start of the enclosing server span, if there is one."""
 
+    def enter(self) -> Callable[[], None]:
+        """Make the span the current one here; returns what undoes it."""
+
     def leave(self) -> None:
         """Stop being the current span; called where the request was started."""
 
@@ -73,8 +76,10 @@ class Telemetry(Protocol):
     def key(self, context: Any | None) -> object | None:
         """Return what identifies the span of *context* (None: the current one), if any."""
 
-    def open(self, info: RequestInfo, start_unix_ns: int, context: Any | None) -> OpenSpan | None:
-        """Start a request's span and make it current; None when it must not be traced."""
+    def open(
+        self, info: RequestInfo, start_unix_ns: int, context: Any | None, *, here: bool = True
+    ) -> OpenSpan | None:
+        """Start a request's span, the current one if *here*; None when it must not be traced."""
 
     def emit(self, record: RequestRecord, info: RequestInfo, span: OpenSpan) -> None:
         """Turn a record into spans and metrics; background thread."""

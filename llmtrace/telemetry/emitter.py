@@ -31,9 +31,16 @@ class _Opened(LiveSpan):
     """A live span that knows where it was opened."""
 
     def __init__(
-        self, where: Destination, info: RequestInfo, start_unix_ns: int, context: Any | None
+        self,
+        where: Destination,
+        info: RequestInfo,
+        start_unix_ns: int,
+        context: Any | None,
+        *,
+        here: bool,
     ) -> None:
-        super().__init__(where.tracer or trace.NoOpTracer(), info, start_unix_ns, context)
+        tracer = where.tracer or trace.NoOpTracer()
+        super().__init__(tracer, info, start_unix_ns, context, here=here)
         self.where = where
         self.labels = labels_of(info.operation, info.model.name)
         if where.metrics is not None:
@@ -82,13 +89,15 @@ class Emitter:
         identity = trace.get_current_span(context).get_span_context()
         return (identity.trace_id, identity.span_id) if identity.is_valid else None
 
-    def open(self, info: RequestInfo, start_unix_ns: int, context: Any | None) -> OpenSpan | None:
+    def open(
+        self, info: RequestInfo, start_unix_ns: int, context: Any | None, *, here: bool = True
+    ) -> OpenSpan | None:
         """Start a request's span; None where instrumentation is suppressed."""
         if self._suppressed():
             return None
         if self.complaint is not None:
             guard.warn_once("environment", self.complaint)
-        return _Opened(self.router.current(), info, start_unix_ns, context)
+        return _Opened(self.router.current(), info, start_unix_ns, context, here=here)
 
     def emit(self, record: RequestRecord, info: RequestInfo, span: OpenSpan) -> None:
         """Write the spans and metrics of *record*."""
