@@ -125,24 +125,31 @@ def ask(port: int, question: str, tokens: int) -> Answer:
 
 
 @contextlib.contextmanager
-def serving(collector: Collector, *, traced: bool):
-    """Run the app in a process of its own; yields its port. It ends as after Ctrl-C."""
+def serving(collector: Collector | None, *, traced: bool):
+    """Run the app in a process of its own; yields its port. It ends as after Ctrl-C.
+
+    Args:
+        collector: Where its spans go, the HTTP server's included; None for a plain start.
+        traced: Whether llmtrace is on.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "LLMTRACE_"))}
-    environ |= {
-        "OMP_NUM_THREADS": "1",
-        "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
-        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-        "OTEL_LOGS_EXPORTER": "none",
-        "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "threading",
-        "OTEL_SERVICE_NAME": "chat",
-    }
+    environ["OMP_NUM_THREADS"] = "1"
     if not traced:
         environ["LLMTRACE_DISABLED"] = "1"
-    tool = Path(sys.executable).with_name("opentelemetry-instrument")
-    command = [str(tool), sys.executable, str(APP), "--port", str(port)]
+    command = [sys.executable, str(APP), "--port", str(port)]
+    if collector is not None:
+        environ |= {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+            "OTEL_LOGS_EXPORTER": "none",
+            "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "threading",
+            "OTEL_SERVICE_NAME": "chat",
+        }
+        tool = Path(sys.executable).with_name("opentelemetry-instrument")
+        command.insert(0, str(tool))
     process = subprocess.Popen(command, env=environ)
     try:
         _wait_for(port, process)
