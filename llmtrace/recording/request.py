@@ -7,8 +7,8 @@ from typing import Any
 
 from llmtrace.hardware import Peaks
 from llmtrace.recording.recorder import Marks
-from llmtrace.recording.utilization import KvLayers, ModelCost
 from llmtrace.recording.stream import StreamTimes
+from llmtrace.recording.utilization import KvLayers, ModelCost
 from llmtrace.records import Finding, GenerationParameters, ModelFacts
 
 
