@@ -119,6 +119,7 @@ SPAN_PREFILL = "prefill"
 SPAN_FIRST_TOKEN = "first_token"  # noqa: S105 - no password
 SPAN_DECODE = "decode"
 SPAN_TOKENIZE = "tokenize"
+SPAN_POSTPROCESS = "postprocess"
 SPAN_GROUP = "llmtrace.request"
 """A ``request()`` block around ``generate()`` calls, which are the requests."""
 

@@ -39,6 +39,8 @@ class OpenSpan(Protocol):
 
     trace_id: str | None
     span_id: str | None
+    link: Any
+    """What other telemetry can refer to the span by, when it has ended too."""
     queued_since_unix_ns: int | None
     """Start of the enclosing server span, if there is one."""
 
@@ -86,6 +88,9 @@ class Telemetry(Protocol):
 
     def tokenized(self, start_unix_ns: int, end_unix_ns: int) -> None:
         """Emit a ``tokenize`` span under the current span, if it is recorded."""
+
+    def postprocessed(self, start_unix_ns: int, end_unix_ns: int, request: Any | None) -> None:
+        """Emit a ``postprocess`` span under the current span, or under *request*'s (its link)."""
 
     def settle(self, deadline: float) -> None:
         """Export what was emitted, until *deadline* (``time.monotonic``)."""

@@ -8,6 +8,8 @@ from typing import Any
 from llmtrace.guard import guard
 from llmtrace.recording.active import active
 from llmtrace.recording.device_recorder import DeviceRecorder, SeveralDevicesRecorder
+from llmtrace.recording.active import active, latest
+from llmtrace.recording.device_recorder import DeviceRecorder
 from llmtrace.recording.pipeline import OpenSpan, Pipeline
 from llmtrace.recording.recorder import OVER, Recorder
 from llmtrace.recording.request import RequestInfo
@@ -121,6 +123,7 @@ class RunningRequest:
             while outer is not None and outer.over:
                 outer = outer.outer
             active.set(outer)
+            latest.set(self._span.link)
         self._span.leave()
 
     def close(self, error: BaseException | None = None) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
+from opentelemetry.trace import SpanContext
 
 from llmtrace import names
 from llmtrace.config import Config
@@ -130,6 +131,22 @@ class Emitter:
         if tracer is None or not trace.get_current_span().is_recording() or self._suppressed():
             return
         tracer.start_span(names.SPAN_TOKENIZE, start_time=start_unix_ns).end(end_unix_ns)
+
+    def postprocessed(
+        self, start_unix_ns: int, end_unix_ns: int, request: SpanContext | None
+    ) -> None:
+        """Emit a ``postprocess`` span under the current span; else under *request*'s."""
+        tracer = self.router.current().tracer
+        parent = trace.get_current_span()
+        if not parent.is_recording() and request is not None and request.is_valid:
+            parent = trace.NonRecordingSpan(request)
+        elif not parent.is_recording():
+            return
+        if tracer is None or self._suppressed():
+            return
+        context = trace.set_span_in_context(parent)
+        span = tracer.start_span(names.SPAN_POSTPROCESS, context, start_time=start_unix_ns)
+        span.end(end_unix_ns)
 
     def settle(self, deadline: float) -> None:
         """Export what was emitted, until *deadline*; an unreachable collector is given up."""

@@ -80,7 +80,7 @@ class LiveSpan:
         self._here = here
         if here:
             otel_context.attach(self.context)
-        identity = self.span.get_span_context()
+        self.link = identity = self.span.get_span_context()
         self.trace_id = f"{identity.trace_id:032x}" if identity.is_valid else None
         self.span_id = f"{identity.span_id:016x}" if identity.is_valid else None
 
