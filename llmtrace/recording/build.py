@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from llmtrace.known_findings import STEPS_NOT_SEEN, STEPS_TRUNCATED, TOKENS_FROM_FORWARDS
-from llmtrace.recording.legs import device_shares, leg_records, legs_by_forward
 from llmtrace.recording.delivery import delivery_findings
+from llmtrace.recording.legs import device_shares, leg_records, legs_by_forward
 from llmtrace.recording.recorder import Marks
 from llmtrace.recording.request import FinishedRequest, RequestInfo
 from llmtrace.recording.request_utilization import utilization

@@ -6,10 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from llmtrace.guard import guard
-from llmtrace.recording.active import active
-from llmtrace.recording.device_recorder import DeviceRecorder, SeveralDevicesRecorder
 from llmtrace.recording.active import active, latest
-from llmtrace.recording.device_recorder import DeviceRecorder
+from llmtrace.recording.device_recorder import DeviceRecorder, SeveralDevicesRecorder
 from llmtrace.recording.pipeline import OpenSpan, Pipeline
 from llmtrace.recording.recorder import OVER, Recorder
 from llmtrace.recording.request import RequestInfo

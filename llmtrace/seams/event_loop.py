@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 
 
@@ -13,10 +12,11 @@ def other_tasks() -> int | None:
         None where no loop runs here. A notebook's loop is not counted: its cells are meant to run
         in it.
     """
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None or "ipykernel" in sys.modules:
+        return None
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
-        return None
-    if "ipykernel" in sys.modules:
         return None
     return len(asyncio.all_tasks(loop) - {asyncio.current_task(loop)})
