@@ -16,13 +16,12 @@ class SharedRecorder(Recorder):
     none is given to them.
     """
 
-    __slots__ = ("calling", "requests")
+    __slots__ = ("requests",)
 
     def __init__(self, requests: Sequence[RunningRequest]) -> None:
         named = [r.recorder.model for r in requests if r.recorder.model is not None]
         super().__init__(named[0] if named else None, 0, 0)
         self.own_loop = True
-        self.calling = False
         self.requests = requests
 
     @property
@@ -37,24 +36,25 @@ class SharedRecorder(Recorder):
         self.model = model
         return self
 
-    @property
-    def in_forward(self) -> bool:
-        return self.calling
-
     def capturing(self) -> bool:
         return any(member.capturing() for member in self.members)
 
     def forward_started(self) -> None:
-        self.calling = True
+        super().forward_started()
         for member in self.members:
             member.forward_started()
 
     def forward_ended(self) -> None:
-        self.calling = False
+        self.forward_ends.append(self.forward_starts[-1])
         for member in self.members:
             member.forward_ended()
+            member.captured = member.captured or self.captured
 
     def forward_failed(self) -> None:
-        self.calling = False
+        super().forward_failed()
         for member in self.members:
             member.forward_failed()
+
+    def graph_replayed(self) -> None:
+        for member in self.members:
+            member.graph_replayed()

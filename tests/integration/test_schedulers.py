@@ -208,6 +208,23 @@ def test_ended_inside_its_own_block(tiny, prompt, telemetry):
     assert [len(r.steps) for r in records] == [1]
 
 
+def test_a_call_within_a_call_is_one_step(tiny, telemetry):
+    """A model that calls itself is called once, for each of those who share the call."""
+    plain = tiny.forward
+
+    def twice(ids, *, again=True, **kwargs):
+        return tiny(ids, again=False, **kwargs) if again else plain(ids, **kwargs)
+
+    tiny.forward = twice
+    with llmtrace.capture() as records:
+        requests = [named(tiny, name).start() for name in ("first", "second")]
+        for _ in range(2):
+            forward(tiny, requests)
+        for request in requests:
+            request.end()
+    assert [[s.forwards for s in r.steps] for r in records] == [[1, 1]] * 2
+
+
 def test_a_forward_that_fails_for_all(tiny, telemetry):
     """The error passes through; who ends with it is failed, who goes on is not."""
     with llmtrace.capture() as records:
