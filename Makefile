@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 
-.PHONY: demo test check unit matrix matrix-ends overhead clean
+.PHONY: demo test check unit matrix matrix-ends overhead serving clean
 
 demo: $(VENV)/demo-ready  ## A small real model, traced, on this machine
 	$(VENV)/bin/llmtrace demo
@@ -24,6 +24,9 @@ matrix-ends: $(VENV)/test-ready  ## The same under the oldest and the newest
 
 overhead: $(VENV)/demo-ready  ## Host time that llmtrace adds to a decode step
 	$(VENV)/bin/python benchmarks/overhead.py
+
+serving: $(VENV)/test-ready  ## A streaming server under load, with and without llmtrace
+	$(VENV)/bin/python benchmarks/serving.py
 
 $(VENV)/demo-ready: pyproject.toml constraints.txt scripts/install
 	scripts/install $(PYTHON) demo
