@@ -121,7 +121,9 @@ def test_answers_are_the_same(pipe, telemetry):
 def test_rows_taken_elsewhere_belong_to_no_other_request(pipe, telemetry):
     """A batch whose rows are read in different contexts: a row whose request is not known here
     has no span, rather than one in another's trace."""
-    answers = iter(pipe((p for p in "abcd"), batch_size=2))
+    four = Prompts()
+    four.prompts = tuple("abcd")
+    answers = iter(pipe(four, batch_size=2))
     contexts = [contextvars.Context(), contextvars.Context()]
     for turn in (0, 1, 1, 0):
         contexts[turn].run(next, answers)
