@@ -152,11 +152,12 @@ def phase_shares(report: Report) -> RenderableType | None:
     return Group(table, formulas, _note(note))
 
 
-def first_text(report: Report, columns: Sequence[str]) -> RenderableType | None:
+def first_text(report: Report) -> RenderableType | None:
     """Return what readers of streams waited for; None where there are none."""
     found = report.first_text
     if found is None:
         return None
+    columns = ("mean", "p50", "p95", "max")
     table = _table("First text ms", "count", *columns, "share")
     for name, part in found.parts.items():
         if part is not None:

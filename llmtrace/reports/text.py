@@ -58,7 +58,7 @@ def _sections(report: Report, columns: Sequence[str], *, brief: bool) -> list[Re
                 tables.ttft_by_prompt(numbers, columns),
                 tables.itl_by_position(numbers, columns),
                 tables.phase_shares(numbers),
-                tables.first_text(numbers, columns),
+                tables.first_text(numbers),
             ]
         )
         for section in found:
