@@ -45,7 +45,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 APP = Path(__file__).parents[1] / "examples" / "fastapi_stream.py"
 PARTS = ("queue", "tokenize", "prepare", "prefill", "sampling", "delivery", "hold_back")
 TOPICS = ("a river", "the moon", "bread", "winter", "a violin", "salt", "an island", "a clock")
-START_S = 120
+START_S = 240
+"""Longest wait for a server's start: it loads a model."""
 SERVER_KIND = 2
 SAME_NS = 1e6
 """Server span and request have a clock reading each."""

@@ -10,6 +10,8 @@ from llmtrace.sources.otlp_json import read
 
 ROOT = Path(__file__).parents[2]
 
+pytestmark = pytest.mark.timeout(900)  # several processes load a model each
+
 
 @pytest.fixture(scope="module")
 def load_test():
