@@ -28,7 +28,13 @@ from llmtrace.seams.kv_cache import (
 from llmtrace.seams.model_cost import read_cost
 from llmtrace.seams.model_facts import cold_before, model_facts
 from llmtrace.seams.ranks import read_ranks
-from llmtrace.seams.streamers import StreamerProxy, context_of, is_proxied, observe
+from llmtrace.seams.streamers import (
+    StreamerProxy,
+    context_of,
+    is_proxied,
+    observe,
+    place_of,
+)
 from llmtrace.seams.tokenizers import take_tokenization, texts_of
 from llmtrace.timing.host import WallAnchor
 
@@ -104,6 +110,8 @@ class GenerateRequest:
         self, pipeline: Pipeline, context: Any, streamer: Any, kwargs: dict[str, Any]
     ) -> Any:
         before = take_tokenization(pipeline.telemetry.key(context), self.prompt.tensor)
+        if before is None and (place := place_of(streamer)) is not None:
+            before = take_tokenization(place, self.prompt.tensor)
         if before is not None:
             self.info.tokenize_ns = before.duration_ns
             self.info.tokenize_begun_ns = before.begun_ns

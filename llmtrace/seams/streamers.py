@@ -17,6 +17,7 @@ from llmtrace.guard import guard
 from llmtrace.recording.recorder import Recorder
 from llmtrace.recording.stream import StreamTimes
 from llmtrace.seams.patching import PatchSet
+from llmtrace.seams.tokenizers import this_place
 from llmtrace.timing.host import now
 
 
@@ -26,7 +27,9 @@ class _Known:
 
     alive: weakref.ref[Any]
     context: Any = None
-    """The telemetry context in which it was built."""
+    """The telemetry context in which it was built, if that holds a span."""
+    place: object = None
+    """The place in which it was built, if no span says it: a prompt may have been made there."""
     times: StreamTimes | None = None
 
 
@@ -51,6 +54,12 @@ def context_of(streamer: Any) -> Any | None:
     """Return the telemetry context in which *streamer* was built, if it is known."""
     known = _known.get(id(streamer))
     return known.context if known is not None and known.alive() is streamer else None
+
+
+def place_of(streamer: Any) -> object | None:
+    """Return the place in which *streamer* was built, if no span says it."""
+    known = _known.get(id(streamer))
+    return known.place if known is not None and known.alive() is streamer else None
 
 
 def observe(streamer: Any) -> StreamTimes:
@@ -161,10 +170,10 @@ def install(patches: PatchSet, here: Callable[[], Any | None]) -> None:
 
 
 def _keep_context(streamer: Any, context: Any | None) -> None:
-    if context is not None:
-        known = _remember(streamer)
-        if known is not None:
-            known.context = context
+    known = _remember(streamer)
+    if known is not None:
+        known.context = context
+        known.place = this_place() if context is None else None
 
 
 def _times_of(streamer: Any) -> StreamTimes | None:

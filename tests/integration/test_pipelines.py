@@ -1,12 +1,18 @@
 """``pipeline("text-generation")`` in every form: requests, tokenizing and post-processing."""
 
 import contextvars
+import threading
 
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.utils.data import Dataset
-from transformers import PreTrainedTokenizerFast, TextGenerationPipeline, TextStreamer
+from transformers import (
+    PreTrainedTokenizerFast,
+    TextGenerationPipeline,
+    TextIteratorStreamer,
+    TextStreamer,
+)
 
 import llmtrace
 from llmtrace.session import session
@@ -158,3 +164,30 @@ def test_a_request_of_before_is_not_taken_for_the_pipelines(pipe, telemetry):
     assert pipe.postprocess(outputs)
     assert session().pipeline.drain(5)
     assert telemetry.spans("postprocess") == []
+
+
+@pytest.mark.parametrize("first", ["streamer", "tokenizer"])
+def test_tokenizing_in_the_handler_belongs_to_the_workers_request(pipe, telemetry, first):
+    """Without any span: a streamer built where the prompt was made tells where that was."""
+    tokenizer = pipe.tokenizer
+
+    def handle():
+        if first == "streamer":
+            streamer = TextIteratorStreamer(tokenizer, skip_prompt=True)
+        inputs = tokenizer.apply_chat_template(
+            CHAT, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+        if first == "tokenizer":
+            streamer = TextIteratorStreamer(tokenizer, skip_prompt=True)
+        thread = threading.Thread(
+            target=pipe.model.generate, kwargs={**inputs, "streamer": streamer}
+        )
+        thread.start()
+        list(streamer)
+        thread.join()
+
+    with llmtrace.capture() as records:
+        for _ in range(2):
+            contextvars.copy_context().run(handle)
+    assert [r.operation for r in records] == ["chat", "chat"]
+    assert all(r.tokenize_s > 0 for r in records)
