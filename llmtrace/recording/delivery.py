@@ -84,7 +84,7 @@ def _extent(late: Sequence[LateItem], total_ns: int) -> str:
 
 def _never_taken(stream: StreamTimes, limit_ns: float) -> str:
     """Say what a consumer that had begun to read has left."""
-    ready = list(stream.ready)
+    ready = stream.ready.copy()
     if stream.ended or not ready or stream.delivered_ns is None or stream.seen_ns is None:
         return ""
     # From when it took the last one: until then what is left could not be taken.

@@ -43,6 +43,7 @@ class OwnLoop:
             if input_tokens is not None:
                 info.batch_size, info.input_tokens_per_row = 1, (input_tokens,)
             self._running = start_request(pipeline, info, model, device, here=here)
+        self._here = here
         self._forwards = 0
         """Forward calls that had been seen when a token was last marked."""
         if self._running is not None:
@@ -63,10 +64,12 @@ class OwnLoop:
             return
         running.recorder.select(count)
         before, self._forwards = self._forwards, running.recorder.forwards_done
-        if before == self._forwards and not running.innermost:
-            finding = _INTERLEAVED if self._forwards else FORWARDS_NOT_SEEN
-            if finding not in running.info.findings:
-                running.info.findings.append(finding)
+        if before != self._forwards or running.innermost:
+            return
+        # Of a block a call is missing; of a started request several tokens may come of one.
+        missing = _INTERLEAVED if self._here else None if self._forwards else FORWARDS_NOT_SEEN
+        if missing is not None and missing not in running.info.findings:
+            running.info.findings.append(missing)
 
     def close(self, error: BaseException | None, finish_reason: str | None = None) -> None:
         """End the request; later calls do nothing."""

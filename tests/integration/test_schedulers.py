@@ -252,6 +252,18 @@ def test_tokens_without_calls_say_so(tiny, prompt, telemetry):
     assert record.prefill_s is None
 
 
+def test_two_tokens_of_one_call(tiny, telemetry):
+    """Marked one by one they are two steps of which the second needed no call: nothing is amiss."""
+    with llmtrace.capture() as records:
+        request = llmtrace.request(tiny).start()
+        forward(tiny, [request])
+        request.token()
+        request.token()
+        request.end()
+    assert [s.forwards for s in records[0].steps] == [1, 0]
+    assert records[0].findings == ()
+
+
 def test_started_twice_is_refused(tiny):
     """One object is one request at a time; after its end it may begin anew."""
     with llmtrace.capture() as records:
