@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 FUZZ_INPUTS ?= 110000
 
-.PHONY: demo test check unit fuzz matrix matrix-ends overhead report-speed clean
+.PHONY: demo test check unit fuzz matrix matrix-ends overhead report-speed serving clean
 
 demo: $(VENV)/demo-ready  ## A small real model, traced, on this machine
 	$(VENV)/bin/llmtrace demo
@@ -31,6 +31,9 @@ report-speed: $(VENV)/demo-ready  ## Time and memory of a report on up to a mill
 
 overhead: $(VENV)/demo-ready  ## Host time that llmtrace adds to a decode step
 	$(VENV)/bin/python benchmarks/overhead.py
+
+serving: $(VENV)/test-ready  ## A streaming server under load, with and without llmtrace
+	$(VENV)/bin/python benchmarks/serving.py
 
 $(VENV)/demo-ready: pyproject.toml constraints.txt scripts/install
 	scripts/install $(PYTHON) demo

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from llmtrace.guard import guard
+from llmtrace.recording.activation import Activation, Entry
 from llmtrace.recording.own_loop import OwnLoop
 from llmtrace.records import RequestRecord
 from llmtrace.session import session
@@ -107,14 +108,23 @@ def uninstrument() -> None:
 
 
 class request:  # noqa: N801 - used like a function
-    """Make one request of the block's own forward calls, or the place where TTFT starts.
+    """Make one request of own forward calls, or the place where TTFT starts.
 
-    Around an own decode loop it groups the model's forward calls: the first is the prefill, each
-    later one a decode step. Around ``generate()``, which is a request itself, TTFT from the
-    request counts from the start of this block.
+    Around an own decode loop, ``with request():`` groups the model's forward calls: the first is
+    the prefill, each later one a decode step. Around ``generate()``, which is a request itself,
+    TTFT from the request counts from the start of this block.
+
+    A scheduler that works on several requests at once, or in another thread than the one in which
+    they arrive, uses the object itself::
+
+        r = llmtrace.request(model).start(input_tokens=12)  # it has arrived: its TTFT begins
+        with llmtrace.request.active(r, other):  # anywhere: whose forward calls are these
+            logits = model(batch).logits
+        r.token()  # one more token for this one
+        r.end(finish_reason="stop")
 
     Args:
-        model: The model called in the block; left out, the first transformers model called is.
+        model: The model called; left out, the first transformers model called is.
         name: Name of the span.
         attributes: Set on the span.
     """
@@ -133,22 +143,7 @@ class request:  # noqa: N801 - used like a function
         """Open loops: a block may be entered again inside itself."""
 
     def __enter__(self) -> Self:
-        from llmtrace.seams.own_loop import read_own_loop, recorded_model
-
-        here = session()
-        loop = None
-        if here.arming.armed:
-            model = guard.call("finding the model", recorded_model, self._model)
-            loop = guard.call(
-                "opening a request() block",
-                OwnLoop,
-                here.pipeline,
-                read_own_loop,
-                model,
-                self._name,
-                self._attributes,
-            )
-        self._loops.append(loop)
+        self._loops.append(self._open())
         return self
 
     def __exit__(
@@ -157,9 +152,48 @@ class request:  # noqa: N801 - used like a function
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        loop = self._loops.pop() if self._loops else None
-        if loop is not None:
-            guard.call("closing a request() block", loop.close, error)
+        self._close(error)
+
+    def start(self, *, input_tokens: int | None = None) -> Self:
+        """Begin the request without binding it to this place: its span's parent is the current one.
+
+        It lives until :meth:`end`, whatever thread calls that. Only forward calls under
+        :meth:`active` are its own.
+
+        Args:
+            input_tokens: Tokens of its prompt, which a call with the rows of several requests does
+                not tell.
+
+        Raises:
+            RuntimeError: It has begun and has not ended.
+        """
+        if self._loops:
+            raise RuntimeError("start(): this request has begun already; call end() first")
+        self._loops.append(self._open(here=False, input_tokens=input_tokens))
+        return self
+
+    def end(self, error: BaseException | None = None, *, finish_reason: str | None = None) -> None:
+        """End what :meth:`start` began; without that, or a second time, do nothing.
+
+        Args:
+            error: Why it failed, if it did.
+            finish_reason: Why it ended otherwise, such as ``stop`` or ``length``.
+        """
+        self._close(error, finish_reason)
+
+    @staticmethod
+    def active(*requests: request) -> AbstractContextManager[None]:
+        """Return a ``with`` block whose forward calls belong to *requests*.
+
+        In any thread or task, as often as needed. A call with the rows of several requests counts
+        for each of them. Of a single request the span is current in the block too, and a
+        ``generate()`` in it counts its TTFT from the request's start. Do not yield inside it.
+
+        Args:
+            requests: Those that have begun; others are left out.
+        """
+        entries = (one._entry() for one in requests)  # noqa: SLF001 - this very class
+        return Activation([entry for entry in entries if entry is not None])
 
     def token(self, n: int = 1) -> None:
         """Say that *n* tokens have been selected for each row.
@@ -175,6 +209,34 @@ class request:  # noqa: N801 - used like a function
             raise ValueError(f"token({n!r}): the number of tokens cannot be negative")
         if self._loops and self._loops[-1] is not None:
             self._loops[-1].token(count)
+
+    def _open(self, *, here: bool = True, input_tokens: int | None = None) -> OwnLoop | None:
+        from llmtrace.seams.own_loop import read_own_loop, recorded_model
+
+        session_here = session()
+        if not session_here.arming.armed:
+            return None
+        model = guard.call("finding the model", recorded_model, self._model)
+        return guard.call(
+            "opening a request()",
+            OwnLoop,
+            session_here.pipeline,
+            read_own_loop,
+            model,
+            self._name,
+            self._attributes,
+            here=here,
+            input_tokens=input_tokens,
+        )
+
+    def _entry(self) -> Entry | None:
+        loop = self._loops[-1] if self._loops else None
+        return None if loop is None else loop.entry
+
+    def _close(self, error: BaseException | None, finish_reason: str | None = None) -> None:
+        loop = self._loops.pop() if self._loops else None
+        if loop is not None:
+            guard.call("closing a request()", loop.close, error, finish_reason)
 
 
 @contextmanager

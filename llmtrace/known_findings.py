@@ -25,6 +25,13 @@ STEPS_NOT_SEEN = Finding(
     "Tokens were returned, but no decoding step ran where the request did.",
     "Nothing: another thread's steps serve several requests at once.",
 )
+FORWARDS_NOT_SEEN = Finding(
+    "forwards_not_seen",
+    "info",
+    "Tokens were marked without a forward call",
+    "token() was called, and no call of the model was this request's.",
+    "Run the model's calls under llmtrace.request.active(request).",
+)
 TOKENS_FROM_STEPS = Finding(
     "tokens_from_steps",
     "info",
@@ -45,6 +52,23 @@ CACHED_TOKENS_UNKNOWN = Finding(
     "How full the cache handed in was is not known",
     "Only the device knows; asking it would make the program wait.",
     "Nothing: input tokens are counted, those in the cache are not told apart.",
+)
+SLOW_CONSUMER = Finding(
+    "slow_consumer",
+    "warning",
+    "The consumer took text late; the model was not slow",
+    "",
+    "Look at what the reader of the streamer does between two items (log I/O, a slow client, a "
+    "blocked event loop behind a thread pool) and move it into another thread or task; where "
+    "clients leave, end generate() with a stopping criterion.",
+)
+EVENT_LOOP_BLOCKED = Finding(
+    "event_loop_blocked",
+    "warning",
+    "The event loop was blocked; the model was not slow",
+    "",
+    "Run generate(), tokenizing and blocking I/O in threads (asyncio.to_thread, run_in_executor, a "
+    "plain def endpoint), never in the event loop's.",
 )
 
 MBU_ABOVE_ONE = Finding(
@@ -73,5 +97,8 @@ KNOWN = {
         CACHED_TOKENS_UNKNOWN,
         MBU_ABOVE_ONE,
         MFU_ABOVE_ONE,
+        FORWARDS_NOT_SEEN,
+        SLOW_CONSUMER,
+        EVENT_LOOP_BLOCKED,
     )
 }

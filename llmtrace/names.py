@@ -49,7 +49,12 @@ FIRST_DELIVERY = "llmtrace.first_delivery"
 FIRST_VISIBLE_TEXT = "llmtrace.first_visible_text"
 QUEUE = "llmtrace.queue"
 TOKENIZE = "llmtrace.tokenize"
+PREPARE = "llmtrace.prepare"
 PREFILL = "llmtrace.prefill"
+SAMPLING = "llmtrace.sampling"
+DELIVERY = "llmtrace.delivery"
+HOLD_BACK = "llmtrace.hold_back"
+PHASE = "llmtrace.phase"
 TPOT = "llmtrace.tpot"
 E2E = "llmtrace.e2e"
 ITL = "llmtrace.itl"
@@ -95,6 +100,7 @@ WORLD_SIZE = "llmtrace.world_size"
 RANKS_REQUEST = "llmtrace.ranks.request"
 """The same on every rank of one tensor-parallel request."""
 FINDINGS = "llmtrace.findings"
+FINDINGS_EVIDENCE = "llmtrace.findings.evidence"
 
 STEP_INDEX = "llmtrace.step.index"
 STEP_TOKENS = "llmtrace.step.tokens"
@@ -113,6 +119,7 @@ SPAN_PREFILL = "prefill"
 SPAN_FIRST_TOKEN = "first_token"  # noqa: S105 - no password
 SPAN_DECODE = "decode"
 SPAN_TOKENIZE = "tokenize"
+SPAN_POSTPROCESS = "postprocess"
 SPAN_GROUP = "llmtrace.request"
 """A ``request()`` block around ``generate()`` calls, which are the requests."""
 
@@ -192,6 +199,20 @@ QUEUE_DURATION = Instrument(
     "histogram",
     "s",
     "Wait from the enclosing server span or request() block to generate(), without tokenizing.",
+    TTFT_BOUNDS,
+)
+TTFT_FROM_REQUEST_DURATION = Instrument(
+    "llmtrace.ttft.from_request",
+    "histogram",
+    "s",
+    "First token since the start of the enclosing server span or request() block.",
+    TTFT_BOUNDS,
+)
+FIRST_TEXT_PHASE = Instrument(
+    "llmtrace.first_text.phase.duration",
+    "histogram",
+    "s",
+    "Parts of the time to the first visible text; they add up to it.",
     TTFT_BOUNDS,
 )
 TOKENS_PER_SECOND = Instrument(

@@ -141,6 +141,14 @@ class RequestRecord:
     prefill_s: float | None = None
     queue_s: float | None = None
     tokenize_s: float | None = None
+    prepare_s: float | None = None
+    """Entry of ``generate()`` to the first forward."""
+    sampling_s: float | None = None
+    """End of the prefill to the first token."""
+    delivery_s: float | None = None
+    """First token selected to handed to the streamer's consumer."""
+    hold_back_s: float | None = None
+    """First delivery to first visible text."""
     first_delivery_s: float | None = None
     first_visible_text_s: float | None = None
     steps: Sequence[StepRecord] = field(default_factory=list)
@@ -204,3 +212,21 @@ def rows_per_gap(record: RequestRecord) -> list[int]:
     if len(rows) <= 1 or record.parameters.num_beams:
         return [1] * gaps
     return [max(1, sum(n >= position for n in rows)) for position in range(2, gaps + 2)]
+
+
+def first_text_phases(record: RequestRecord) -> dict[str, float | None]:
+    """Return the parts of the time to the first visible text, in order, seconds.
+
+    Formula:
+        queue + tokenize + prepare + prefill + sampling = TTFT from the request;
+        with delivery + hold_back: first visible text since the request reached the program.
+    """
+    return {
+        "queue": record.queue_s,
+        "tokenize": record.tokenize_s,
+        "prepare": record.prepare_s,
+        "prefill": record.prefill_s,
+        "sampling": record.sampling_s,
+        "delivery": record.delivery_s,
+        "hold_back": record.hold_back_s,
+    }

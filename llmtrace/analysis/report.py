@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from llmtrace.analysis.curve import Curve, Trend, itl_curve, trend
 from llmtrace.analysis.findings import merge_findings, only_cold_requests
+from llmtrace.analysis.first_text import FirstText, first_text
 from llmtrace.analysis.gaps import Gaps, gaps_of
 from llmtrace.analysis.groups import Grouping, groupings
 from llmtrace.analysis.intervals import Interval, draw
@@ -65,6 +66,7 @@ class Report:
     """One value per request, over all its prompts."""
     host_bound_ratio: Summary | None
     phases: Phases | None
+    first_text: FirstText | None
     findings: tuple[Finding, ...]
     cold: Report | None = None
     """The cold requests' numbers, where there is no warm request to report."""
@@ -151,6 +153,7 @@ def _report(
         input_tokens=summarise(r.input_tokens for r in counted),
         host_bound_ratio=summarise(r.host_bound_ratio for r in counted),
         phases=phases(counted),
+        first_text=first_text(counted),
         findings=findings,
         cold=cold,
         cold_requests=cold_apart(

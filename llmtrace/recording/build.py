@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from llmtrace.known_findings import STEPS_NOT_SEEN, STEPS_TRUNCATED, TOKENS_FROM_FORWARDS
+from llmtrace.recording.delivery import delivery_findings
 from llmtrace.recording.legs import device_shares, leg_records, legs_by_forward
 from llmtrace.recording.recorder import Marks
 from llmtrace.recording.request import FinishedRequest, RequestInfo
 from llmtrace.recording.request_utilization import utilization
+from llmtrace.recording.stream import StreamTimes
 from llmtrace.records import Finding, RequestRecord, StepRecord
 
 HOST_BOUND_LEAD_S = 200e-6
@@ -33,13 +35,14 @@ def build_record(request: FinishedRequest) -> RequestRecord:
     last = _last_token_s(marked, steps)
     per_row = _tokens_of_longest_row(marked, steps)
     stream = info.stream
+    duration = (marks.end_ns - marks.start_ns) * NANO
     return RequestRecord(
         model=info.model.name,
         strategy=info.strategy,
         device=info.device,
         clock=marks.clock,
         start_unix_ns=request.start_unix_ns,
-        duration_s=(marks.end_ns - marks.start_ns) * NANO,
+        duration_s=duration,
         operation=info.operation,
         batch_size=info.batch_size,
         input_tokens=sum(info.input_tokens_per_row) if info.input_tokens_per_row else None,
@@ -61,6 +64,10 @@ def build_record(request: FinishedRequest) -> RequestRecord:
         prefill_s=_prefill(steps),
         queue_s=_queue(info, marks),
         tokenize_s=None if info.tokenize_ns is None else info.tokenize_ns * NANO,
+        prepare_s=_prepare(steps),
+        sampling_s=_sampling(steps, ttft),
+        delivery_s=_delivery(marks, stream, ttft),
+        hold_back_s=_hold_back(stream),
         first_delivery_s=_since_start(marks, stream.delivered_ns if stream else None),
         first_visible_text_s=_since_start(marks, stream.visible_ns if stream else None),
         steps=steps,
@@ -96,7 +103,11 @@ def build_record(request: FinishedRequest) -> RequestRecord:
         devices_prefill_s=shares.prefill_s,
         devices_decode_s=shares.decode_s,
         handover_s=shares.handover_s,
-        findings=(*_findings(info, marks, marked), *use.findings),
+        findings=(
+            *_findings(info, marks, marked),
+            *use.findings,
+            *delivery_findings(info, itl, duration),
+        ),
         attributes=info.attributes,
     )
 
@@ -240,6 +251,28 @@ def _prefill(steps: list[StepRecord]) -> float | None:
     if not steps or steps[0].forward_start_s is None or steps[0].forward_end_s is None:
         return None
     return steps[0].forward_end_s - steps[0].forward_start_s
+
+
+def _prepare(steps: list[StepRecord]) -> float | None:
+    return steps[0].forward_start_s if steps else None
+
+
+def _sampling(steps: list[StepRecord], ttft: float | None) -> float | None:
+    """Return the time from the prefill's end to the first token."""
+    return _minus(ttft, steps[0].forward_end_s) if steps and _prefill(steps) is not None else None
+
+
+def _delivery(marks: Marks, stream: StreamTimes | None, ttft: float | None) -> float | None:
+    delivered = _since_start(marks, stream.delivered_ns if stream else None)
+    waited = _minus(delivered, ttft)
+    # Clocks of two kinds may disagree by microseconds, and time is not negative.
+    return None if waited is None else max(waited, 0.0)
+
+
+def _hold_back(stream: StreamTimes | None) -> float | None:
+    if stream is None or stream.delivered_ns is None or stream.visible_ns is None:
+        return None
+    return (stream.visible_ns - stream.delivered_ns) * NANO
 
 
 def _decode_tgs(

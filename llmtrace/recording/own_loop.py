@@ -1,4 +1,4 @@
-"""A ``request()`` block: an own decode loop's forward calls as one request."""
+"""A ``request()``: an own decode loop's forward calls as one request."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from llmtrace.guard import guard
+from llmtrace.known_findings import FORWARDS_NOT_SEEN
 from llmtrace.recording.block import Block, current_block
 from llmtrace.recording.pipeline import Pipeline
 from llmtrace.recording.request import RequestInfo
@@ -18,7 +19,7 @@ Reader = Callable[[RequestInfo, RunningRequest], None]
 
 
 class OwnLoop:
-    """One open block. Without a listener it does nothing."""
+    """One open block, or one started request. Without a listener it does nothing."""
 
     def __init__(
         self,
@@ -27,6 +28,9 @@ class OwnLoop:
         model: Any,
         name: str | None,
         attributes: Mapping[str, str | bool | int | float],
+        *,
+        here: bool = True,
+        input_tokens: int | None = None,
     ) -> None:
         self._read = read
         self._name = name
@@ -36,11 +40,22 @@ class OwnLoop:
         if pipeline.listening():
             info = RequestInfo(own_loop=True, attributes=self._attributes)
             device = getattr(model, "device", None)
-            self._running = start_request(pipeline, info, model, device)
+            if input_tokens is not None:
+                info.batch_size, info.input_tokens_per_row = 1, (input_tokens,)
+            self._running = start_request(pipeline, info, model, device, here=here)
+        self._here = here
+        self._forwards = 0
+        """Forward calls that had been seen when a token was last marked."""
         if self._running is not None:
             self._running.recorder.adopt = self._running.adopt
             self._running.recorder.own_loop = True
-            current_block.set(self._block)
+            if here:
+                current_block.set(self._block)
+
+    @property
+    def entry(self) -> tuple[RunningRequest, Block] | None:
+        """What makes this the request that runs somewhere."""
+        return None if self._running is None else (self._running, self._block)
 
     def token(self, count: int) -> None:
         """*count* tokens have been selected."""
@@ -48,10 +63,15 @@ class OwnLoop:
         if running is None or running.recorder.capturing():
             return
         running.recorder.select(count)
-        if not running.innermost and _INTERLEAVED not in running.info.findings:
-            running.info.findings.append(_INTERLEAVED)
+        before, self._forwards = self._forwards, running.recorder.forwards_done
+        if before != self._forwards or running.innermost:
+            return
+        # Of a block a call is missing; of a started request several tokens may come of one.
+        missing = _INTERLEAVED if self._here else None if self._forwards else FORWARDS_NOT_SEEN
+        if missing is not None and missing not in running.info.findings:
+            running.info.findings.append(missing)
 
-    def close(self, error: BaseException | None) -> None:
+    def close(self, error: BaseException | None, finish_reason: str | None = None) -> None:
         """End the request; later calls do nothing."""
         running, self._running = self._running, None
         if running is None:
@@ -59,11 +79,16 @@ class OwnLoop:
         self._leave()
         running.ended()
         recorder = running.recorder
+        if recorder.over:  # abandoned: tracing was turned off meanwhile
+            running.leave()
+            return
         if self._block.generates and not recorder.forward_ends and not recorder.tokens:
             running.close_as_group(self._name)
             return
         try:
             guard.call("reading an own loop", self._read, running.info, running)
+            if finish_reason is not None:
+                running.info.finish_reasons = (finish_reason,)
             if self._name is not None:
                 running.info.span_name = self._name
         finally:
@@ -83,5 +108,5 @@ _INTERLEAVED = Finding(
     "warning",
     "Forward calls went to another request() block",
     "token() was called while this block was not the innermost open one of its context.",
-    "Run each block in a context of its own (contextvars.copy_context().run, a thread or a task).",
+    "Run the forward calls of each request under llmtrace.request.active(request).",
 )

@@ -17,12 +17,13 @@ from llmtrace.recording.build import build_record
 from llmtrace.recording.recorder import Marks
 from llmtrace.recording.request import FinishedRequest, RequestInfo
 from llmtrace.records import RequestRecord
+from llmtrace.timing.host import now
 
 MAX_WAITING = 1024
 """Finished requests waiting for the background thread; beyond that the oldest is dropped."""
 
 CONSUMER_WAIT_S = 1.0
-"""How long a finished request waits for its streamer's consumer to take the first text."""
+"""How long a finished request waits for its streamer's consumer to take the rest of the text."""
 
 DEVICE_WAIT_S = 10.0
 """How long a finished request waits for its device, where the app has not waited for it."""
@@ -38,8 +39,13 @@ class OpenSpan(Protocol):
 
     trace_id: str | None
     span_id: str | None
+    link: Any
+    """What other telemetry can refer to the span by, when it has ended too."""
     queued_since_unix_ns: int | None
     """Start of the enclosing server span, if there is one."""
+
+    def enter(self) -> Callable[[], None]:
+        """Make the span the current one here; returns what undoes it."""
 
     def leave(self) -> None:
         """Stop being the current span; called where the request was started."""
@@ -72,14 +78,19 @@ class Telemetry(Protocol):
     def key(self, context: Any | None) -> object | None:
         """Return what identifies the span of *context* (None: the current one), if any."""
 
-    def open(self, info: RequestInfo, start_unix_ns: int, context: Any | None) -> OpenSpan | None:
-        """Start a request's span and make it current; None when it must not be traced."""
+    def open(
+        self, info: RequestInfo, start_unix_ns: int, context: Any | None, *, here: bool = True
+    ) -> OpenSpan | None:
+        """Start a request's span, the current one if *here*; None when it must not be traced."""
 
     def emit(self, record: RequestRecord, info: RequestInfo, span: OpenSpan) -> None:
         """Turn a record into spans and metrics; background thread."""
 
     def tokenized(self, start_unix_ns: int, end_unix_ns: int) -> None:
         """Emit a ``tokenize`` span under the current span, if it is recorded."""
+
+    def postprocessed(self, start_unix_ns: int, end_unix_ns: int, request: Any | None) -> None:
+        """Emit a ``postprocess`` span under the current span, or under *request*'s (its link)."""
 
     def settle(self, deadline: float) -> None:
         """Export what was emitted, until *deadline* (``time.monotonic``)."""
@@ -262,6 +273,8 @@ class Pipeline:
     def _deliver(self, job: _Job) -> None:
         if job.marks.device is not None:
             job.marks.device.read(job.marks)
+        if job.info.stream is not None:
+            job.info.stream.seen_ns = now()
         request = FinishedRequest(
             job.info, job.marks, job.start_unix_ns, job.span.trace_id, job.span.span_id
         )

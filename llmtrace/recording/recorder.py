@@ -162,6 +162,11 @@ class Recorder:
         """Whether a forward call is under way."""
         return len(self.forward_starts) != len(self.forward_ends)
 
+    @property
+    def forwards_done(self) -> int:
+        """Forward calls that have returned."""
+        return len(self.forward_ends) + self.more_forwards
+
     def capturing(self) -> bool:
         """Whether calls are being captured rather than run."""
         return False

@@ -7,43 +7,9 @@ from typing import Any
 
 from llmtrace.hardware import Peaks
 from llmtrace.recording.recorder import Marks
+from llmtrace.recording.stream import StreamTimes
 from llmtrace.recording.utilization import KvLayers, ModelCost
 from llmtrace.records import Finding, GenerationParameters, ModelFacts
-
-
-@dataclass(slots=True)
-class StreamTimes:
-    """When tokens reached the streamer's consumer; written by the consumer's thread."""
-
-    pull: bool
-    """The consumer takes items out of the streamer, rather than being handed them."""
-    prompt_items: int = 0
-    """Items that carry the prompt, not tokens."""
-    items: int = 0
-    delivered_ns: int | None = None
-    visible_ns: int | None = None
-    ended: bool = False
-    """The consumer has found the end."""
-    closed: bool = False
-    """The streamer has been told the end."""
-
-    @property
-    def settled(self) -> bool:
-        """Whether nothing more will be learnt."""
-        return not self.pull or self.ended or self.visible_ns is not None
-
-    def item(self, text: Any, at_ns: int) -> None:
-        """The consumer took *text* out of the streamer."""
-        self.items += 1
-        if self.items > self.prompt_items:
-            self.reached(at_ns, visible=bool(str(text).strip()))
-
-    def reached(self, at_ns: int, *, visible: bool) -> None:
-        """A token's item reached the consumer."""
-        if self.delivered_ns is None:
-            self.delivered_ns = at_ns
-        if visible and self.visible_ns is None:
-            self.visible_ns = at_ns
 
 
 @dataclass(slots=True)
@@ -117,6 +83,8 @@ class RequestInfo:
     tokenize_ns: int | None = None
     tokenize_begun_ns: int | None = None
     stream: StreamTimes | None = None
+    loop_tasks: int | None = None
+    """Other tasks of the event loop in whose thread the request ran."""
     error: str | None = None
     findings: list[Finding] = field(default_factory=list)
     attributes: dict[str, str | bool | int | float] = field(default_factory=dict)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llmtrace.guard import guard
-from llmtrace.recording.active import active
+from llmtrace.recording.active import active, latest
 from llmtrace.recording.device_recorder import DeviceRecorder, SeveralDevicesRecorder
 from llmtrace.recording.pipeline import OpenSpan, Pipeline
 from llmtrace.recording.recorder import OVER, Recorder
@@ -41,6 +42,8 @@ class RunningRequest:
         device: Any,
         context: Any | None = None,
         entered: WallAnchor | None = None,
+        *,
+        here: bool = True,
     ) -> None:
         self.pipeline = pipeline
         self.info = info
@@ -48,15 +51,17 @@ class RunningRequest:
         self._end_ns: int | None = None
         self._wall = entered or anchor()
         self.recorder = self._recorder(model, device)
-        span = pipeline.telemetry.open(info, self._wall.wall_ns, context)
+        span = pipeline.telemetry.open(info, self._wall.wall_ns, context, here=here)
         if span is None:
             raise _NotTraced
         self._span = span
         self._unclaimed = [span]
         """The span, until somebody ends it; ``pop`` is atomic, so only one does."""
         self._adopt_server_span(span)
-        self.recorder.outer = active.get()
-        active.set(self.recorder)
+        self._here = here
+        if here:
+            self.recorder.outer = active.get()
+            active.set(self.recorder)
         pipeline.begin(self)
 
     def _recorder(self, model: Any, device: Any) -> Recorder:
@@ -86,8 +91,9 @@ class RunningRequest:
             recorder = DeviceRecorder(model, recorder.limit, recorder.start_ns, timer)
             recorder.own_loop = True
             recorder.outer = self.recorder.outer
+            if self.innermost:
+                active.set(recorder)
             self.recorder = recorder
-            active.set(recorder)
         return recorder
 
     def ended(self) -> None:
@@ -100,17 +106,22 @@ class RunningRequest:
         """Whether this is the request that runs here."""
         return active.get() is self.recorder
 
+    def enter_span(self) -> Callable[[], None]:
+        """Make the request's span the current one here; returns what undoes it."""
+        return self._span.enter()
+
     def leave(self) -> None:
         """Stop being the request that runs here.
 
         Blocks need not end in the order in which they began, nor where they began: what takes
         over is the nearest one around this that has not ended.
         """
-        if self.innermost:
+        if self._here and self.innermost:
             outer = self.recorder.outer
             while outer is not None and outer.over:
                 outer = outer.outer
             active.set(outer)
+            latest.set(self._span.link)
         self._span.leave()
 
     def close(self, error: BaseException | None = None) -> None:
@@ -179,6 +190,8 @@ def start_request(
     device: Any,
     context: Any | None = None,
     entered: WallAnchor | None = None,
+    *,
+    here: bool = True,
 ) -> RunningRequest | None:
     """Start a request, or return None where it must not be traced.
 
@@ -189,8 +202,9 @@ def start_request(
         device: The device whose clock is used.
         context: The telemetry context it belongs to; None for the current one.
         entered: When it began; None for now.
+        here: Whether it is what runs here from now on; else only where it is made active.
     """
     try:
-        return RunningRequest(pipeline, info, model, device, context, entered)
+        return RunningRequest(pipeline, info, model, device, context, entered, here=here)
     except _NotTraced:
         return None

@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from llmtrace.analysis import metrics
+from llmtrace.analysis.first_text import FORMULAS
 from llmtrace.analysis.latency import Bucket
 from llmtrace.analysis.metrics import MetricSpec
 from llmtrace.analysis.phases import Phases
@@ -142,3 +143,28 @@ def phase_shares(report: Report) -> RenderableType | None:
         f"tokenize + duration. {clock_of(report)}"
     )
     return Group(table, formulas, small_print(note))
+
+
+def first_text(report: Report) -> RenderableType | None:
+    """Return what readers of streams waited for; None where there are none."""
+    found = report.first_text
+    if found is None:
+        return None
+    columns = ("mean", "p50", "p95", "max")
+    table = make_table("First text ms", "count", *columns, "share")
+    for name, part in found.parts.items():
+        if part is not None:
+            share = found.shares[name] or 0.0
+            table.add_row(name.replace("_", " "), *numbers(part, 1e3, columns), f"{share:.1%}")
+    table.add_row("all", *numbers(found.total_s, 1e3, columns), "100.0%")
+    shown = [
+        (name.replace("_", " "), formula)
+        for name, formula in FORMULAS.items()
+        if found.parts[name] is not None
+    ]
+    note = (
+        "Of streams that were read: from the server span, request() block or generate() to text "
+        "that is more than white space; the parts of each request add up to it. Share: sum / sum. "
+        f"Percentiles: {PERCENTILE_METHOD}. {clock_of(report)}"
+    )
+    return Group(table, pairs(shown, style="dim"), small_print(note))

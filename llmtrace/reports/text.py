@@ -57,6 +57,7 @@ def _sections(report: Report, columns: Sequence[str], *, brief: bool) -> list[Re
                 tables.itl_by_position(numbers, columns),
                 detail_tables.trend(numbers),
                 tables.phase_shares(numbers),
+                tables.first_text(numbers),
                 detail_tables.groups(numbers),
                 detail_tables.by_concurrency(numbers),
                 detail_tables.confidence(numbers),

@@ -16,6 +16,7 @@ from llmtrace.seams import (
     device_map,
     forward,
     loop,
+    pipelines,
     streamers,
     tokenizers,
 )
@@ -48,6 +49,9 @@ class Arming:
                 self.patches, telemetry.here
             ),
             "transformers.tokenization_utils_base": lambda: tokenizers.install(
+                self.patches, telemetry
+            ),
+            "transformers.pipelines.text_generation": lambda: pipelines.install(
                 self.patches, telemetry
             ),
             "torch._dynamo.eval_frame": lambda: compiled_modules.install(self.patches),

@@ -143,7 +143,7 @@ def _get_compiled_call(
 
 def _note_call(recorder: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Keep the request's KV cache, and an own loop's prompt, at hand until the request ends."""
-    if recorder.own_loop and recorder.first_call is None:
+    if recorder.own_loop and recorder.first_call is None and not recorder.forward_ends:
         prompt = {name: kwargs[name] for name in _PROMPT if name in kwargs}
         recorder.first_call = (args[:1], prompt)
     for name in CACHE_NAMES:

@@ -16,6 +16,7 @@ from llmtrace.recording.running import RunningRequest, start_request
 from llmtrace.seams import accelerator
 from llmtrace.seams.decoding_loops import Loops
 from llmtrace.seams.device_map import several_cuda_devices
+from llmtrace.seams.event_loop import other_tasks
 from llmtrace.seams.generation_config import parameters_of, strategy_of
 from llmtrace.seams.inputs import device_of, read_input, read_prompt
 from llmtrace.seams.kv_cache import (
@@ -27,7 +28,13 @@ from llmtrace.seams.kv_cache import (
 from llmtrace.seams.model_cost import read_cost
 from llmtrace.seams.model_facts import cold_before, model_facts
 from llmtrace.seams.ranks import read_ranks
-from llmtrace.seams.streamers import StreamerProxy, context_of, is_proxied, observe
+from llmtrace.seams.streamers import (
+    StreamerProxy,
+    context_of,
+    is_proxied,
+    observe,
+    place_of,
+)
 from llmtrace.seams.tokenizers import take_tokenization, texts_of
 from llmtrace.timing.host import WallAnchor
 
@@ -66,6 +73,7 @@ class GenerateRequest:
         info.attributes = block_attributes()
         self.tokenizer = self._adopt_tokenization(pipeline, context, streamer, kwargs)
         info.cold_reasons = cold_before(model, info.model.quantization)
+        info.loop_tasks = other_tasks()
         self._cached = self._read_cache(kwargs)
         device = device_of(model, self.prompt.tensor)
         info.device = str(device)
@@ -102,6 +110,8 @@ class GenerateRequest:
         self, pipeline: Pipeline, context: Any, streamer: Any, kwargs: dict[str, Any]
     ) -> Any:
         before = take_tokenization(pipeline.telemetry.key(context), self.prompt.tensor)
+        if before is None and (place := place_of(streamer)) is not None:
+            before = take_tokenization(place, self.prompt.tensor)
         if before is not None:
             self.info.tokenize_ns = before.duration_ns
             self.info.tokenize_begun_ns = before.begun_ns

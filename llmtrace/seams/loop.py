@@ -71,7 +71,8 @@ def _criteria(
     kwargs: dict[str, Any],
 ) -> Any:
     recorder = active.get()
-    if recorder is None:
+    # An own loop may ask criteria and mark its tokens too: the criteria would mark them twice.
+    if recorder is None or recorder.own_loop:
         return wrapped(*args, **kwargs)
     recorder.ids = ids = args[0] if args else kwargs.get("input_ids")
     # Before the criteria run: on a device their kernels come after the token.

@@ -29,7 +29,7 @@ def read_own_loop(info: RequestInfo, running: RunningRequest) -> None:
         return
     info.model = model_facts(model)
     info.device = str(getattr(model, "device", "cpu"))
-    if recorder.first_call is not None:
+    if recorder.first_call is not None and info.input_tokens_per_row is None:
         args, kwargs = recorder.first_call
         ids = args[0] if args else kwargs.get("input_ids", kwargs.get("inputs_embeds"))
         read_input(info, Prompt(ids, kwargs.get("attention_mask"), counts_tokens=True))

@@ -15,8 +15,9 @@ import wrapt
 
 from llmtrace.guard import guard
 from llmtrace.recording.recorder import Recorder
-from llmtrace.recording.request import StreamTimes
+from llmtrace.recording.stream import StreamTimes
 from llmtrace.seams.patching import PatchSet
+from llmtrace.seams.tokenizers import this_place
 from llmtrace.timing.host import now
 
 
@@ -26,7 +27,9 @@ class _Known:
 
     alive: weakref.ref[Any]
     context: Any = None
-    """The telemetry context in which it was built."""
+    """The telemetry context in which it was built, if that holds a span."""
+    place: object = None
+    """The place in which it was built, if no span says it: a prompt may have been made there."""
     times: StreamTimes | None = None
 
 
@@ -51,6 +54,12 @@ def context_of(streamer: Any) -> Any | None:
     """Return the telemetry context in which *streamer* was built, if it is known."""
     known = _known.get(id(streamer))
     return known.context if known is not None and known.alive() is streamer else None
+
+
+def place_of(streamer: Any) -> object | None:
+    """Return the place in which *streamer* was built, if no span says it."""
+    known = _known.get(id(streamer))
+    return known.place if known is not None and known.alive() is streamer else None
 
 
 def observe(streamer: Any) -> StreamTimes:
@@ -80,19 +89,23 @@ class StreamerProxy(_ObjectProxy):  # type: ignore[misc]
     def put(self, value: Any, *args: Any, **kwargs: Any) -> Any:
         """Note the time and pass *value* on. What is put before any forward is the prompt."""
         recorder, times = self._self_recorder, self._self_times
+        if not recorder.forward_ends:
+            return self.__wrapped__.put(value, *args, **kwargs)
         before = None
-        if recorder.forward_ends:
-            recorder.put()
-            if recorder.lengths and getattr(value, "shape", None):
-                # Several tokens a step: should the streamer fail, nothing else tells how many.
-                recorder.length(recorder.lengths[-1][1] + value.shape[-1])
-            if not times.pull and times.visible_ns is None:
-                if times.delivered_ns is None:
-                    times.delivered_ns = now()
-                before = _printed(self.__wrapped__)
+        recorder.put()
+        if recorder.lengths and getattr(value, "shape", None):
+            # Several tokens a step: should the streamer fail, nothing else tells how many.
+            recorder.length(recorder.lengths[-1][1] + value.shape[-1])
+        begun = now()
+        if not times.pull and times.visible_ns is None:
+            if times.delivered_ns is None:
+                times.delivered_ns = begun
+            before = _printed(self.__wrapped__)
         result = self.__wrapped__.put(value, *args, **kwargs)
+        done = now()
+        times.put(done - begun)
         if before is not None and _printed(self.__wrapped__) not in {before, None}:
-            times.visible_ns = now()
+            times.visible_ns = done
         return result
 
     def end(self, *args: Any, **kwargs: Any) -> Any:
@@ -148,48 +161,69 @@ def install(patches: PatchSet, here: Callable[[], Any | None]) -> None:
         return result
 
     patches.wrap(streamers.TextStreamer, "__init__", built)
+    patches.wrap(streamers.TextIteratorStreamer, "on_finalized_text", _queued)
     patches.wrap(streamers.TextIteratorStreamer, "__next__", _taken)
     queue = getattr(streamers, "AsyncTextIteratorStreamer", None)
     if queue is not None:
+        patches.wrap(queue, "on_finalized_text", _queued)
         patches.wrap(queue, "__anext__", _awaited)
 
 
 def _keep_context(streamer: Any, context: Any | None) -> None:
-    if context is not None:
-        known = _remember(streamer)
-        if known is not None:
-            known.context = context
+    known = _remember(streamer)
+    if known is not None:
+        known.context = context
+        known.place = this_place() if context is None else None
+
+
+def _times_of(streamer: Any) -> StreamTimes | None:
+    """Return the times of *streamer*'s latest request, if there is more to learn of it."""
+    known = _known.get(id(streamer))
+    times = known.times if known is not None else None
+    return None if times is None or times.settled else times
+
+
+def _queued(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """An item is about to be put into the consumer's queue."""
+    times = _times_of(instance)
+    if times is not None:
+        times.ready.append(now())
+    return wrapped(*args, **kwargs)
 
 
 def _taken(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    asked = now()
     try:
         text = wrapped(*args, **kwargs)
     except StopIteration:
-        _note(instance, None)
+        _note_end(instance)
         raise
-    _note(instance, text)
+    _note(instance, text, asked, None)
     return text
 
 
 async def _awaited(
     wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
+    arrived = bool(instance.text_queue.qsize())
+    asked = now()
     try:
         text = await wrapped(*args, **kwargs)
     except StopAsyncIteration:
-        _note(instance, None)
+        _note_end(instance)
         raise
-    _note(instance, text)
+    _note(instance, text, asked, arrived)
     return text
 
 
-def _note(streamer: Any, text: Any) -> None:
-    """The consumer took *text*, or found the end (None)."""
-    known = _known.get(id(streamer))
-    times = known.times if known is not None else None
-    if times is None or times.settled:
-        return
-    if text is None:
+def _note(streamer: Any, text: Any, asked_ns: int, arrived: bool | None) -> None:  # noqa: FBT001
+    """The consumer took *text*. It may have asked before the request began."""
+    times = _times_of(streamer)
+    if times is not None:
+        times.item(asked_ns, now(), visible=bool(str(text).strip()), arrived=arrived)
+
+
+def _note_end(streamer: Any) -> None:
+    times = _times_of(streamer)
+    if times is not None:
         times.ended = True
-    else:
-        times.item(text, now())

@@ -82,13 +82,10 @@ def _note(telemetry: Telemetry, call: _Call, begun_unix_ns: int, given: Any, res
     call.text = hash(result) if isinstance(result, str) else None
     key = telemetry.key(None) or _own_key()
     with _lock:
-        calls = _places.setdefault(key, deque(maxlen=MAX_CALLS))
+        calls = _keep(key)
         if isinstance(given, str):
             _take_over(call, calls, hash(given))
         calls.append(call)
-        _places.move_to_end(key)
-        if len(_places) > MAX_PLACES:
-            _places.popitem(last=False)
 
 
 def _take_over(call: _Call, calls: deque[_Call], text: int) -> None:
@@ -113,6 +110,23 @@ def _shape(result: Any) -> tuple[int, int] | None:
     if isinstance(ids[0], int):
         return 1, len(ids)
     return (len(ids), max(map(len, ids))) if isinstance(ids[0], list) else None
+
+
+def this_place() -> object:
+    """Return what identifies this place, for whoever makes a request of it elsewhere."""
+    key = _own_key()
+    with _lock:
+        _keep(key)
+    return key
+
+
+def _keep(key: object) -> deque[_Call]:
+    """Return the calls of a place, which is the latest from now on."""
+    calls = _places.setdefault(key, deque(maxlen=MAX_CALLS))
+    _places.move_to_end(key)
+    if len(_places) > MAX_PLACES:
+        _places.popitem(last=False)
+    return calls
 
 
 def _own_key() -> object:

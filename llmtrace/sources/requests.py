@@ -87,7 +87,7 @@ def build_record(span: RequestSpan, spans: StepSpans | None) -> tuple[RequestRec
         itl_s=itl,
         steps=from_arrays(span.arrays, ttft, itl) if steps is None else steps,
         parameters=_parameters(raws),
-        findings=tuple(_finding(code) for code in texts(raws.get(names.FINDINGS))),
+        findings=_findings(raws),
         attributes=scalars(
             {key: raw for key, raw in raws.items() if not key.startswith(_NOT_THE_CALLERS)}
         ),
@@ -105,9 +105,15 @@ def _durations(raw: Raw | None) -> tuple[float, ...]:
         return ()
 
 
-def _finding(code: str) -> Finding:
-    """Return a finding of which the span says only the code; analysis knows the rest."""
-    return Finding(code, "info", "", "", "")
+def _findings(raws: Mapping[str, Raw]) -> tuple[Finding, ...]:
+    """Return findings of which the span says code and evidence; analysis knows the rest."""
+    codes = texts(raws.get(names.FINDINGS))
+    evidence = texts(raws.get(names.FINDINGS_EVIDENCE))
+    if len(evidence) != len(codes):
+        evidence = ("",) * len(codes)
+    return tuple(
+        Finding(code, "info", "", said, "") for code, said in zip(codes, evidence, strict=True)
+    )
 
 
 def _parameters(raws: Mapping[str, Raw]) -> GenerationParameters:
@@ -157,6 +163,10 @@ def _latencies(raws: Mapping[str, Raw]) -> dict[str, Any]:
         "prefill_s": seconds(raws.get(names.PREFILL)),
         "queue_s": seconds(raws.get(names.QUEUE)),
         "tokenize_s": seconds(raws.get(names.TOKENIZE)),
+        "prepare_s": seconds(raws.get(names.PREPARE)),
+        "sampling_s": seconds(raws.get(names.SAMPLING)),
+        "delivery_s": seconds(raws.get(names.DELIVERY)),
+        "hold_back_s": seconds(raws.get(names.HOLD_BACK)),
         "first_delivery_s": seconds(raws.get(names.FIRST_DELIVERY)),
         "first_visible_text_s": seconds(raws.get(names.FIRST_VISIBLE_TEXT)),
     }

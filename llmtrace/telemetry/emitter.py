@@ -9,6 +9,7 @@ from typing import Any
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
+from opentelemetry.trace import SpanContext
 
 from llmtrace import names
 from llmtrace.config import Config
@@ -31,9 +32,16 @@ class _Opened(LiveSpan):
     """A live span that knows where it was opened."""
 
     def __init__(
-        self, where: Destination, info: RequestInfo, start_unix_ns: int, context: Any | None
+        self,
+        where: Destination,
+        info: RequestInfo,
+        start_unix_ns: int,
+        context: Any | None,
+        *,
+        here: bool,
     ) -> None:
-        super().__init__(where.tracer or trace.NoOpTracer(), info, start_unix_ns, context)
+        tracer = where.tracer or trace.NoOpTracer()
+        super().__init__(tracer, info, start_unix_ns, context, here=here)
         self.where = where
         self.labels = labels_of(info.operation, info.model.name)
         if where.metrics is not None:
@@ -82,13 +90,15 @@ class Emitter:
         identity = trace.get_current_span(context).get_span_context()
         return (identity.trace_id, identity.span_id) if identity.is_valid else None
 
-    def open(self, info: RequestInfo, start_unix_ns: int, context: Any | None) -> OpenSpan | None:
+    def open(
+        self, info: RequestInfo, start_unix_ns: int, context: Any | None, *, here: bool = True
+    ) -> OpenSpan | None:
         """Start a request's span; None where instrumentation is suppressed."""
         if self._suppressed():
             return None
         if self.complaint is not None:
             guard.warn_once("environment", self.complaint)
-        return _Opened(self.router.current(), info, start_unix_ns, context)
+        return _Opened(self.router.current(), info, start_unix_ns, context, here=here)
 
     def emit(self, record: RequestRecord, info: RequestInfo, span: OpenSpan) -> None:
         """Write the spans and metrics of *record*."""
@@ -121,6 +131,22 @@ class Emitter:
         if tracer is None or not trace.get_current_span().is_recording() or self._suppressed():
             return
         tracer.start_span(names.SPAN_TOKENIZE, start_time=start_unix_ns).end(end_unix_ns)
+
+    def postprocessed(
+        self, start_unix_ns: int, end_unix_ns: int, request: SpanContext | None
+    ) -> None:
+        """Emit a ``postprocess`` span under the current span; else under *request*'s."""
+        tracer = self.router.current().tracer
+        parent = trace.get_current_span()
+        if not parent.is_recording() and request is not None and request.is_valid:
+            parent = trace.NonRecordingSpan(request)
+        elif not parent.is_recording():
+            return
+        if tracer is None or self._suppressed():
+            return
+        context = trace.set_span_in_context(parent)
+        span = tracer.start_span(names.SPAN_POSTPROCESS, context, start_time=start_unix_ns)
+        span.end(end_unix_ns)
 
     def settle(self, deadline: float) -> None:
         """Export what was emitted, until *deadline*; an unreachable collector is given up."""

@@ -9,7 +9,7 @@ from opentelemetry.metrics import MeterProvider
 
 from llmtrace import names
 from llmtrace.names import Instrument
-from llmtrace.records import RequestRecord, rows_per_gap
+from llmtrace.records import RequestRecord, first_text_phases, rows_per_gap
 
 Attributes = dict[str, Any]
 
@@ -64,7 +64,13 @@ class Metrics:
     def _latencies(self, record: RequestRecord, labels: Attributes, context: Any) -> None:
         self._histogram(names.TIME_TO_FIRST_TOKEN, record.ttft_s, labels, context)
         self._histogram(names.TIME_PER_OUTPUT_TOKEN, record.tpot_s, labels, context)
+        self._histogram(
+            names.TTFT_FROM_REQUEST_DURATION, record.ttft_from_request_s, labels, context
+        )
         self._histogram(names.PREFILL_DURATION, record.prefill_s, labels, context)
+        for phase, duration in first_text_phases(record).items():
+            phase_labels = {**labels, names.PHASE: phase}
+            self._histogram(names.FIRST_TEXT_PHASE, duration, phase_labels, context)
         self._histogram(names.TOKENS_PER_SECOND, record.tgs, labels, context)
         self._histogram(names.HOST_BOUND, record.host_bound_ratio, labels, context)
         for gap, rows in zip(record.itl_s, rows_per_gap(record), strict=True):

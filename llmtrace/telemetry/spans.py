@@ -52,10 +52,16 @@ class _Place:
 
 
 class LiveSpan:
-    """A request's span, current while the request runs."""
+    """A request's span, current while the request runs *here*, or where it is entered."""
 
     def __init__(
-        self, tracer: Tracer, info: RequestInfo, start_unix_ns: int, context: Any | None
+        self,
+        tracer: Tracer,
+        info: RequestInfo,
+        start_unix_ns: int,
+        context: Any | None,
+        *,
+        here: bool = True,
     ) -> None:
         parent = trace.get_current_span(context)
         self.queued_since_unix_ns = server_start(parent)
@@ -71,10 +77,23 @@ class LiveSpan:
         self._place = _Place(self.span, otel_context.get_current())
         marked = otel_context.set_value(_PLACE, self._place, context)
         self.context = trace.set_span_in_context(self.span, marked)
-        otel_context.attach(self.context)
-        identity = self.span.get_span_context()
+        self._here = here
+        if here:
+            otel_context.attach(self.context)
+        self.link = identity = self.span.get_span_context()
         self.trace_id = f"{identity.trace_id:032x}" if identity.is_valid else None
         self.span_id = f"{identity.span_id:016x}" if identity.is_valid else None
+
+    def enter(self) -> Callable[[], None]:
+        """Make this the current span here; returns what undoes it."""
+        outer = otel_context.get_current()
+        otel_context.attach(self.context)
+
+        def leave() -> None:
+            if otel_context.get_current() is self.context:
+                otel_context.attach(outer)
+
+        return leave
 
     def leave(self) -> None:
         """Stop being the current span.
@@ -85,7 +104,7 @@ class LiveSpan:
         if self._place.left:
             return
         self._place.left = True
-        if otel_context.get_current() is self.context:
+        if self._here and otel_context.get_current() is self.context:
             outer = self._place.outer
             while isinstance(place := outer.get(_PLACE), _Place) and place.left_behind(outer):
                 outer = place.outer

@@ -47,6 +47,7 @@ def test_names_units_and_boundaries(tiny, prompt, telemetry):
         "gen_ai.client.token.usage": "{token}",
         "llmtrace.inter_token_latency": "s",
         "llmtrace.prefill.duration": "s",
+        "llmtrace.first_text.phase.duration": "s",
         "llmtrace.tgs": "{token}/s",
         "llmtrace.tokens.generated": "{token}",
         "llmtrace.requests": "{request}",

@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 import torch
 from opentelemetry import context as otel_context
+from transformers.generation.stopping_criteria import MaxLengthCriteria, StoppingCriteriaList
 
 import llmtrace
 from llmtrace.recording.active import active
@@ -248,6 +249,17 @@ def test_a_block_inside_itself(tiny, prompt):
         block.token(2)
     assert [r.output_tokens for r in records] == [1, 2]
     assert active.get() is None
+
+
+def test_a_loop_that_asks_criteria_too(tiny, prompt):
+    """transformers' own stopping criteria in an own loop mark no token a second time."""
+    criteria = StoppingCriteriaList([MaxLengthCriteria(20)])
+    with llmtrace.capture() as records, llmtrace.request() as request:
+        for _ in range(3):
+            tiny(prompt)
+            criteria(prompt, None)
+            request.token()
+    assert [s.forwards for s in records[0].steps] == [1, 1, 1]
 
 
 def test_token_takes_whole_numbers(tiny, prompt):

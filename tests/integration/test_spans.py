@@ -126,7 +126,9 @@ def test_request_attributes(tiny, prompt, telemetry):
         assert type(request.attributes[name]) is type(value), name
     floats = {
         "llmtrace.ttft",
+        "llmtrace.prepare",
         "llmtrace.prefill",
+        "llmtrace.sampling",
         "llmtrace.tpot",
         "llmtrace.e2e",
         "llmtrace.tgs",

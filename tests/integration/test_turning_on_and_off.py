@@ -18,6 +18,7 @@ from transformers.generation.streamers import (
     TextStreamer,
 )
 from transformers.generation.utils import GenerationMixin
+from transformers.pipelines.text_generation import TextGenerationPipeline
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
 import llmtrace
@@ -33,8 +34,12 @@ PLACES = [
     (PreTrainedModel, "get_compiled_call"),
     (StoppingCriteriaList, "__call__"),
     (TextStreamer, "__init__"),
+    (TextIteratorStreamer, "on_finalized_text"),
     (TextIteratorStreamer, "__next__"),
+    (AsyncTextIteratorStreamer, "on_finalized_text"),
     (AsyncTextIteratorStreamer, "__anext__"),
+    (TextGenerationPipeline, "_forward"),
+    (TextGenerationPipeline, "postprocess"),
     (PreTrainedTokenizerBase, "__call__"),
     (PreTrainedTokenizerBase, "encode"),
     (PreTrainedTokenizerBase, "apply_chat_template"),

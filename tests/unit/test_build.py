@@ -9,8 +9,14 @@ from hypothesis import strategies as st
 
 from llmtrace.recording.build import build_record
 from llmtrace.recording.recorder import Marks
-from llmtrace.recording.request import FinishedRequest, RequestInfo, StreamTimes
-from llmtrace.records import GenerationParameters, RequestRecord, rows_per_gap
+from llmtrace.recording.request import FinishedRequest, RequestInfo
+from llmtrace.recording.stream import StreamTimes
+from llmtrace.records import (
+    GenerationParameters,
+    RequestRecord,
+    first_text_phases,
+    rows_per_gap,
+)
 
 MS = 1_000_000
 T0 = 5_000 * MS
@@ -283,6 +289,34 @@ def test_tokenizing_before_the_enclosing_request_is_not_taken_off_its_queue():
         tokenize_begun_ns=T0 - 9 * MS,
     )
     assert record.queue_s == pytest.approx(0.005)
+
+
+def test_the_parts_add_up_to_the_first_visible_text():
+    """From the request's arrival: 22 + 8 ms before, then 5, 35, 10, 7 and 13 ms to text."""
+    stream = StreamTimes(pull=True, delivered_ns=at(57)[0], visible_ns=at(70)[0])
+    record = record_of(
+        greedy(),
+        queued_since_ns=T0 - 30 * MS,
+        tokenize_ns=8 * MS,
+        tokenize_begun_ns=T0 - 20 * MS,
+        stream=stream,
+        output_tokens_per_row=(4,),
+    )
+    parts = first_text_phases(record)
+    assert list(parts.values()) == pytest.approx([0.022, 0.008, 0.005, 0.035, 0.010, 0.007, 0.013])
+    assert sum(list(parts.values())[:5]) == pytest.approx(record.ttft_from_request_s)
+    assert sum(parts.values()) == pytest.approx(0.030 + record.first_visible_text_s)
+
+
+def test_parts_that_do_not_exist_are_absent():
+    """No streamer, no server span: only what ``generate()`` itself did is known."""
+    parts = first_text_phases(record_of(greedy()))
+    assert [name for name, value in parts.items() if value is not None] == [
+        "prepare",
+        "prefill",
+        "sampling",
+    ]
+    assert set(first_text_phases(record_of(marks())).values()) == {None}
 
 
 def test_deliveries_count_from_the_start():

@@ -11,7 +11,8 @@ from llmtrace.guard import MAX_FAILURES, guard
 from llmtrace.recording import pipeline as module
 from llmtrace.recording.pipeline import Pipeline
 from llmtrace.recording.recorder import Marks
-from llmtrace.recording.request import RequestInfo, StreamTimes
+from llmtrace.recording.request import RequestInfo
+from llmtrace.recording.stream import StreamTimes
 
 
 class Span:
@@ -215,7 +216,7 @@ def test_it_stops_listening_once_the_guard_has_given_up(pipeline):
 
 
 def test_a_late_consumer_is_waited_for(pipeline, telemetry):
-    """A request goes on as soon as its streamer's consumer has text, and others overtake it."""
+    """A request goes on as soon as its streamer's consumer has it all, and others overtake it."""
     stream = StreamTimes(pull=True)
     submit(pipeline, stream=stream, strategy="late")
     submit(pipeline, strategy="other")
@@ -223,7 +224,8 @@ def test_a_late_consumer_is_waited_for(pipeline, telemetry):
     while not telemetry.emitted and time.monotonic() < deadline:
         time.sleep(0.005)
     assert names(telemetry.emitted) == ["other"]
-    stream.item("text", 10**8)
+    stream.item(0, 10**8, visible=True, arrived=None)
+    stream.ended = True
     while len(telemetry.emitted) < 2 and time.monotonic() < deadline:
         time.sleep(0.005)
     assert names(telemetry.emitted) == ["other", "late"]
