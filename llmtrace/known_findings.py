@@ -46,6 +46,27 @@ CACHED_TOKENS_UNKNOWN = Finding(
     "Only the device knows; asking it would make the program wait.",
     "Nothing: input tokens are counted, those in the cache are not told apart.",
 )
+PREEMPTED = Finding(
+    "preempted",
+    "warning",
+    "The scheduler put requests back into its queue",
+    "The KV cache was full: what a request had there was dropped or moved, and made again.",
+    "Give the cache more blocks (num_blocks, max_memory_percent) or admit fewer requests at once.",
+)
+BATCH_STOPPED = Finding(
+    "batch_stopped",
+    "error",
+    "The scheduler stopped with requests in its queue",
+    "Its loop ended and said nothing of these requests.",
+    "Stop the manager after the last result; the log of transformers says what ended its loop.",
+)
+REQUEST_ID_REUSED = Finding(
+    "request_id_reused",
+    "error",
+    "A request came under the id of one that was under way",
+    "The scheduler knows requests by their id, and forgot the first.",
+    "Give each request an id of its own, or none.",
+)
 
 MBU_ABOVE_ONE = Finding(
     "mbu_above_one",
@@ -73,5 +94,8 @@ KNOWN = {
         CACHED_TOKENS_UNKNOWN,
         MBU_ABOVE_ONE,
         MFU_ABOVE_ONE,
+        PREEMPTED,
+        BATCH_STOPPED,
+        REQUEST_ID_REUSED,
     )
 }

@@ -19,6 +19,7 @@ from llmtrace.seams import (
     streamers,
     tokenizers,
 )
+from llmtrace.seams.batching import PACKAGE, BatchingSeam
 from llmtrace.seams.generate import GenerateSeam
 from llmtrace.seams.patching import PatchSet
 
@@ -36,6 +37,7 @@ class Arming:
         self._lock = threading.RLock()
         self._hooked = False
         generate = GenerateSeam(self.patches, pipeline)
+        batching = BatchingSeam(self.patches, pipeline)
         telemetry = pipeline.telemetry
         self._installers: dict[str, Callable[[], None]] = {
             "transformers.generation.utils": generate.install,
@@ -50,6 +52,7 @@ class Arming:
             "transformers.tokenization_utils_base": lambda: tokenizers.install(
                 self.patches, telemetry
             ),
+            PACKAGE: batching.install,
             "torch._dynamo.eval_frame": lambda: compiled_modules.install(self.patches),
             "accelerate.hooks": lambda: device_map.install(self.patches),
             "torch.cuda.graphs": lambda: cuda_graphs.install(self.patches),

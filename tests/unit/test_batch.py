@@ -1,0 +1,445 @@
+"""A scheduler's steps and requests on a clock and a device that go as the test says."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmtrace.config import Config
+from llmtrace.recording.batch import MAX_STRETCH_STEPS, Batch
+from llmtrace.recording.batch_build import build_batch
+from llmtrace.recording.batched_request import start_batched
+from llmtrace.recording.build import build_record
+from llmtrace.recording.request import FinishedRequest, RequestInfo
+from llmtrace.records import GenerationParameters, ModelFacts
+from llmtrace.timing.device import DeviceTimes
+from llmtrace.timing.host import WallAnchor
+from llmtrace.timing.line import DRIFT, DeviceLine
+from llmtrace.timing.offset import LAUNCH_NS
+
+MS = 1_000_000
+
+
+class Span:
+    trace_id, span_id, queued_since_unix_ns = "a" * 32, "b" * 16, None
+
+    def __init__(self):
+        self.abandoned = False
+
+    def leave(self):
+        pass
+
+    def abandon(self):
+        self.abandoned = True
+
+
+class Pipeline:
+    """Takes what is handed over."""
+
+    def __init__(self):
+        self.config = Config(max_step_spans=8)
+        self.telemetry = self
+        self.jobs, self.stretches, self.under_way = [], [], []
+
+    def open(self, info, start_unix_ns, context):
+        return Span()
+
+    def begin(self, request):
+        self.under_way.append(request)
+
+    def leave(self, request):
+        self.under_way.remove(request)
+
+    def submit(self, info, marks, start_unix_ns, span):
+        self.jobs.append((info, marks))
+
+    def submit_steps(self, stretch):
+        self.stretches.append(stretch)
+
+    def record(self, index=-1):
+        info, marks = self.jobs[index]
+        return build_record(FinishedRequest(info, marks, 10**18, None, None))
+
+
+class Tokens:
+    """A state is a list of tokens: the prompt's, then those generated."""
+
+    def count(self, state, length):
+        return len(state) - length
+
+    def tokens(self, state, length):
+        return state[length:]
+
+
+@pytest.fixture
+def pipeline():
+    return Pipeline()
+
+
+class Scheduler:
+    """Runs steps the way transformers does, as long as the test wants each part to take."""
+
+    def __init__(self, pipeline, clock, device=None):
+        self.clock, self.pipeline = clock, pipeline
+        self.batch = Batch(pipeline, ModelFacts("tiny"), cold=False)
+        self.batch.line = None if device is None else DeviceLine(device)
+        self.states = {}
+
+    def submit(self, key, length=4, limit=8, eos=()):
+        info = RequestInfo(
+            strategy="continuous",
+            batch_size=1,
+            input_length=length,
+            input_tokens_per_row=(length,),
+            eos_token_ids=frozenset(eos),
+            parameters=GenerationParameters(max_tokens=limit),
+        )
+        at = WallAnchor(10**18, self.clock())
+        request = start_batched(self.pipeline, info, at, None, Tokens())
+        self.batch.add(key, request)
+        self.states[key] = [1] * length
+        return request
+
+    def prepare(self, **positions):
+        """Choose requests, each with where the step brings it."""
+        items = list(positions)
+        step = self.batch.prepared(items)
+        for key, position in positions.items():
+            request = self.batch.requests[key]
+            if request.state is not self.states[key]:
+                request.begin(self.states[key], len(self.states[key]))
+            self.batch.take_part(request, step, position)
+        return items
+
+    def forward(self, ms):
+        self.batch.forward_started()
+        self.clock.advance(ms)
+        self.batch.forward_ended()
+
+    def give_out(self, items, tokens=5, ends=()):
+        """Fetch the tokens of the step of *items*; *tokens* is one for all, or None."""
+        self.batch.giving = True
+        self.batch.fetched(items)
+        for key in items:
+            if tokens is not None:
+                self.states[key].append(tokens)
+            if key in ends:
+                self.batch.finish(key)
+        self.batch.given_out()
+
+
+def test_two_requests_share_their_steps(pipeline, fake_clock):
+    """Each has its own queue, TTFT and gaps; a prompt in two chunks is one prefill."""
+    loop = Scheduler(pipeline, fake_clock)
+    loop.submit("a")  # at 0 ms
+    fake_clock.advance(10)
+    loop.submit("b", length=6)
+    fake_clock.advance(5)  # 15
+    items = loop.prepare(a=4, b=3)
+    fake_clock.advance(1)
+    loop.forward(20)  # 16 to 36
+    fake_clock.advance(2)
+    loop.states["b"].pop()
+    loop.give_out(items)  # 38: the first token of a; b has got none
+    assert loop.batch.requests["b"].total == 0
+    items = loop.prepare(a=5, b=6)
+    loop.forward(10)  # 38 to 48
+    loop.states["b"].append(1)
+    loop.give_out(items, ends=("a",))  # 48
+    fake_clock.advance(4)
+    items = loop.prepare(b=7)
+    loop.forward(5)  # 52 to 57
+    loop.give_out(items, ends=("b",))
+    a, b = pipeline.record(0), pipeline.record(1)
+    assert a.queue_s == pytest.approx(0.015)
+    assert a.ttft_s == pytest.approx(0.038)
+    assert a.ttft_from_admission_s == pytest.approx(0.023)
+    assert a.prefill_s == pytest.approx(0.020)
+    assert a.itl_s == pytest.approx([0.010])
+    assert a.e2e_s == pytest.approx(0.048)
+    assert b.queue_s == pytest.approx(0.005)
+    assert b.prefill_s == pytest.approx(0.032)
+    assert b.ttft_s == pytest.approx(0.038)
+    assert [step.forwards for step in b.steps] == [2, 1]
+    assert b.itl_s == pytest.approx([0.009])
+    assert (a.clock, a.clock_error_s) == ("host", None)
+    assert pipeline.under_way == []
+
+
+def test_the_record_of_the_steps(pipeline, fake_clock):
+    """Prompt tokens and others are told apart by how far each request is."""
+    loop = Scheduler(pipeline, fake_clock)
+    loop.submit("a")
+    loop.submit("b")
+    items = loop.prepare(a=4)
+    loop.forward(2)
+    loop.give_out(items)
+    items = loop.prepare(a=5, b=3)
+    loop.forward(3)
+    loop.states["b"].pop()
+    loop.give_out(items, ends=("a",))
+    loop.batch.cancel("b")
+    loop.batch.stopped()
+    (stretch,) = pipeline.stretches
+    record = build_batch(stretch)
+    assert [(s.prefill_tokens, s.decode_tokens, s.requests) for s in record.steps] == [
+        (4, 0, 1),
+        (3, 1, 2),
+    ]
+    assert [s.index for s in record.steps] == [1, 2]
+    assert [s.host_duration_s for s in record.steps] == pytest.approx([0.002, 0.003])
+    assert all(s.device_duration_s is None for s in record.steps)
+    assert record.requests == (("a" * 32, "b" * 16),) * 2
+    assert pipeline.record().finish_reasons == ("cancelled",)
+
+
+def test_a_devices_times(pipeline, fake_clock, fake_device):
+    """Tokens, prefill and steps are the device's; its marks are given back at each step."""
+    fake_device.lag_ms = 0
+    loop = Scheduler(pipeline, fake_clock, fake_device)
+    loop.submit("a")
+    fake_clock.advance(5)
+    items = loop.prepare(a=4)
+    loop.forward(20)  # 5 to 25
+    fake_clock.advance(3)
+    loop.give_out(items)  # seen at 28
+    assert len(fake_device.out) == 1
+    fake_clock.advance(2)
+    items = loop.prepare(a=5)
+    loop.forward(10)  # 30 to 40
+    fake_clock.advance(1)
+    loop.give_out(items, ends=("a",))
+    assert len(fake_device.out) == 1
+    record = pipeline.record()
+    assert record.clock == "fake"
+    off = LAUNCH_NS * 1e-9  # the device may be that much behind what was asked
+    assert record.prefill_s == pytest.approx(0.020)
+    assert record.ttft_s == pytest.approx(0.025, abs=2 * off)
+    assert record.itl_s == pytest.approx([0.015])
+    assert record.steps[1].device_duration_s == pytest.approx(0.015)
+    assert 0 < record.clock_error_s <= 0.001
+    loop.batch.hand_over_steps()
+    (stretch,) = pipeline.stretches
+    batch = build_batch(stretch)
+    assert batch.clock == "fake"
+    assert [s.device_duration_s for s in batch.steps] == pytest.approx([0.020, 0.010])
+
+
+def test_a_step_is_prepared_while_another_runs(pipeline, fake_clock):
+    """Asynchronous batching: a token belongs to the step that made it, not to the latest."""
+    stream = Stream(-7 * MS)
+    loop = Scheduler(pipeline, fake_clock, stream)
+    loop.submit("a")
+    start = fake_clock.now_ns
+
+    def forward(begin, end):  # on the device; the host only asks for it
+        stream.happened = start + begin * MS
+        loop.batch.forward_started()
+        stream.happened = start + end * MS
+        loop.batch.forward_ended()
+
+    first = loop.prepare(a=4)
+    forward(0, 20)
+    fake_clock.advance(1)
+    second = loop.prepare(a=5)
+    forward(20, 40)
+    fake_clock.advance(19.01)
+    loop.give_out(first)  # at 20.01
+    third = loop.prepare(a=6)
+    forward(40, 60)
+    fake_clock.advance(20)
+    loop.give_out(second)  # at 40.01
+    fourth = loop.prepare(a=7)  # one too many, as the end was not known
+    forward(60, 80)
+    fake_clock.advance(20)
+    loop.give_out(third, ends=("a",))  # at 60.01
+    fake_clock.advance(20)
+    loop.give_out([key for key in fourth if key in loop.batch.requests])
+    record = pipeline.record()
+    assert record.output_tokens == 3
+    assert [step.forwards for step in record.steps] == [1, 1, 1]
+    assert record.itl_s == pytest.approx([0.020, 0.020])
+    assert record.ttft_s == pytest.approx(0.020, abs=record.clock_error_s)
+    assert record.clock_error_s < 20e-6
+
+
+@pytest.mark.parametrize("how", ["refuses", "not finished"])
+def test_a_device_that_fails(pipeline, fake_clock, fake_device, how):
+    """The host's clock goes on, and the record says which clock it was."""
+    loop = Scheduler(pipeline, fake_clock, fake_device)
+    if how == "refuses":
+        loop.batch.line.mark = lambda: None
+    fake_device.finished = False
+    loop.submit("a")
+    items = loop.prepare(a=4)
+    loop.forward(20)
+    loop.give_out(items, ends=("a",))
+    record = pipeline.record()
+    assert (record.clock, record.clock_error_s) == ("host", None)
+    assert record.ttft_s == pytest.approx(0.020)
+
+
+def test_put_back_into_the_queue(pipeline, fake_clock):
+    """After a preemption the prompt is longer, and the tokens made before still count."""
+    loop = Scheduler(pipeline, fake_clock)
+    request = loop.submit("a", limit=3)
+    for position in (4, 5):
+        items = loop.prepare(a=position)
+        loop.forward(10)
+        loop.give_out(items)
+    request.preemptions += 1
+    loop.states["a"] = list(loop.states["a"])  # another state: 6 tokens to prefill
+    request.shared = 4
+    fake_clock.advance(100)
+    items = loop.prepare(a=6)
+    step = loop.batch._under_way[-1]
+    assert (step.prefill_tokens, step.decode_tokens) == (2, 0)
+    loop.forward(10)
+    loop.give_out(items, ends=("a",))
+    record = pipeline.record()
+    assert record.output_tokens == 3
+    assert record.preemptions == 1
+    assert [finding.code for finding in record.findings] == ["preempted"]
+    assert record.itl_s == pytest.approx([0.010, 0.110])
+    assert record.finish_reasons == ("length",)
+
+
+def test_a_stop_id_ends_a_request(pipeline, fake_clock):
+    """The reason is told by the last token and the limit."""
+    loop = Scheduler(pipeline, fake_clock)
+    loop.submit("a", eos=(5,))
+    items = loop.prepare(a=4)
+    loop.give_out(items, tokens=5, ends=("a",))
+    assert pipeline.record().finish_reasons == ("stop",)
+
+
+def test_the_loop_ends_without_a_word(pipeline, fake_clock):
+    """Requests that are left end with an error, and say why."""
+    loop = Scheduler(pipeline, fake_clock)
+    loop.submit("a")
+    loop.submit("b")
+    loop.batch.stopped()
+    for index in (0, 1):
+        record = pipeline.record(index)
+        assert record.error == "_OTHER"
+        assert [finding.code for finding in record.findings] == ["batch_stopped"]
+        assert record.output_tokens == 0
+        assert record.ttft_s is record.queue_s is None
+    assert pipeline.under_way == []
+
+
+def test_only_so_many_steps_are_kept(pipeline, fake_clock):
+    """Of one request eight here; its last token's time and its counts go on."""
+    loop = Scheduler(pipeline, fake_clock)
+    request = loop.submit("a", limit=30)
+    for position in range(4, 34):
+        items = loop.prepare(a=position)
+        loop.forward(10)
+        loop.give_out(items, ends=("a",) if position == 33 else ())
+        assert len(request._forwards) <= 8
+    record = pipeline.record()
+    assert record.output_tokens == 30
+    assert len(record.steps) == 8
+    assert record.e2e_s == pytest.approx(0.300)
+    assert record.tpot_s == pytest.approx(0.010)
+
+
+def test_steps_are_handed_over_in_bounded_pieces(pipeline, fake_clock):
+    """A busy scheduler does not keep its steps until it is idle."""
+    loop = Scheduler(pipeline, fake_clock)
+    loop.submit("a", limit=10**6)
+    for position in range(4, 4 + 2 * MAX_STRETCH_STEPS):
+        items = loop.prepare(a=position)
+        loop.give_out(items)
+    assert [len(stretch.steps) for stretch in pipeline.stretches] == [MAX_STRETCH_STEPS] * 2
+    assert build_batch(pipeline.stretches[1]).steps[0].index == MAX_STRETCH_STEPS + 1
+
+
+def test_marks_of_a_step_that_was_never_given_out(pipeline, fake_clock):
+    """Tracing was off meanwhile: the next step is not taken for it."""
+    loop = Scheduler(pipeline, fake_clock)
+    loop.submit("a")
+    loop.prepare(a=4)
+    fake_clock.advance(10)
+    items = loop.prepare(a=5)
+    loop.give_out(items, ends=("a",))
+    assert pipeline.record().ttft_s == pytest.approx(0.010)
+
+
+class Stream:
+    """A timer over a stream whose true offset from the host's clock the test knows."""
+
+    clock = "fake"
+
+    def __init__(self, offset):
+        self.offset, self.out = offset, 0
+        self.happened = None
+
+    def mark(self):
+        self.out += 1
+        return self.happened - self.offset
+
+    def resolve(self, marks, done_ns):
+        # Any zero, as with events: only distances are known.
+        return DeviceTimes([mark - marks[0][1] + 12_345 for _, mark in marks], 0)
+
+    def release(self, marks):
+        self.out -= len(marks)
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_a_long_run_stays_near(ahead):
+    """Ten minutes of steps on a drifting clock, the host ahead of the device or behind it."""
+    stream = Stream(0)
+    line = DeviceLine(stream)
+    host = free = 0
+    for _ in range(60_000):
+        latency, took, look = 8_000, 10 * MS, 20_000
+        asked = max(host, free - took) if ahead else host  # a whole step ahead
+        begin = max(free, asked + latency)
+        end = begin + took
+        stream.offset = round(begin * 20e-6)
+        stream.happened = begin
+        begun = (asked, line.mark())
+        stream.happened = end
+        ended = (asked + 1_000, line.mark())
+        free = end
+        host = end + (look if ahead else look + 2 * MS)
+        read = line.read(begun, ended, host)
+    assert abs(line.host_ns(read[1]) - end) < 60_000
+
+
+@given(
+    truth=st.integers(-(10**12), 10**12),
+    steps=st.lists(
+        st.tuples(
+            st.integers(0, 5 * MS),  # until the next step is asked for
+            st.integers(0, 3 * MS),  # launch latency
+            st.integers(1, 30 * MS),  # the step on the device
+            st.integers(0, 2 * MS),  # until the host sees it
+        ),
+        min_size=1,
+        max_size=30,
+    ),
+)
+def test_the_truth_lies_within_the_stated_error(truth, steps):
+    """Whatever the latencies, host times of the line are no further off than it says."""
+    stream = Stream(truth)
+    line = DeviceLine(stream)
+    host = free = 0
+    seen = []
+    for wait, latency, took, look in steps:
+        host += wait
+        begin = max(free, host + latency)
+        stream.happened = begin
+        begun = (host, line.mark())
+        end = begin + took
+        stream.happened = end
+        ended = (host, line.mark())
+        free, host = end, end + look
+        seen.append((line.read(begun, ended, host), (begin, end)))
+        assert stream.out == 1
+    slack = round(sum(step[2] for step in steps) * DRIFT) + 1
+    for places, true in seen:
+        for place, happened in zip(places, true, strict=True):
+            assert abs(line.host_ns(place) - happened) <= line.error_ns + slack
+    assert line.error_ns >= 0
