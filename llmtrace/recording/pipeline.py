@@ -263,7 +263,10 @@ class Pipeline:
                 self._changed.notify_all()
 
     def _next(self) -> _Job | BatchStretch:
-        """Wait for a scheduler's steps, or a request that device and streamer's consumer have done."""
+        """Wait for a scheduler's steps, or for a request that nothing is to be waited for with.
+
+        That is one that its device and its streamer's consumer are done with.
+        """
         with self._changed:
             while True:
                 look_again = []

@@ -76,7 +76,8 @@ class FakeDevice:
         self.made = 0
         self.recorded = 0
         self.resolved = None
-        """What ``resolve`` was asked for."""
+        """What ``resolve`` was asked for last."""
+        self.calls = []
 
     def mark(self):
         event = FakeEvent()
@@ -97,6 +98,7 @@ class FakeDevice:
         if self.fails:
             raise RuntimeError("device-side assert")
         self.resolved = marks
+        self.calls.append(marks)
         order = [mark.order for _, mark in marks]
         assert order == sorted(order), "not in stream order"
         assert all(asked <= mark.at_ns for asked, mark in marks)
