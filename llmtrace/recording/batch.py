@@ -151,8 +151,10 @@ class Batch:
         """A step's tokens are on the host."""
         while self._under_way and self.current is None:
             oldest = self._under_way.popleft()
-            if oldest.items is items:  # what is older was never given out: we were off meanwhile
+            if oldest.items is items:
                 self.current = oldest
+            elif self.timer is not None:  # it was never given out: we were off meanwhile
+                self.timer.release([oldest])
         if self.current is not None and self.current.synced_ns is None:
             self.current.synced_ns = now()
 

@@ -269,7 +269,7 @@ def test_a_step_is_prepared_while_another_runs(pipeline, fake_clock, fake_device
     fake_clock.advance(20)
     loop.give_out(third, ends=("a",))  # at 60
     fake_clock.advance(20)
-    loop.give_out([key for key in fourth if key in loop.batch.requests])
+    loop.give_out(fourth, tokens=None)
     record = pipeline.record()
     assert record.output_tokens == 3
     assert [step.forwards for step in record.steps] == [1, 1, 1]
@@ -373,12 +373,13 @@ def test_steps_are_handed_over_in_bounded_pieces(pipeline, fake_clock):
     assert build_batch(pipeline.stretches[1]).steps[0].index == MAX_STRETCH_STEPS + 1
 
 
-def test_marks_of_a_step_that_was_never_given_out(pipeline, fake_clock):
+def test_marks_of_a_step_that_was_never_given_out(pipeline, fake_clock, fake_device):
     """Tracing was off meanwhile: the next step is not taken for it."""
-    loop = Scheduler(pipeline, fake_clock)
+    loop = Scheduler(pipeline, fake_clock, fake_device)
     loop.submit("a")
     loop.prepare(a=4)
-    fake_clock.advance(10)
+    loop.forward(10)
     items = loop.prepare(a=5)
     loop.give_out(items, ends=("a",))
+    assert fake_device.out == []
     assert pipeline.record().ttft_s == pytest.approx(0.010)
