@@ -16,6 +16,7 @@ from llmtrace.seams import (
     device_map,
     forward,
     loop,
+    serving,
     streamers,
     tokenizers,
 )
@@ -53,6 +54,7 @@ class Arming:
                 self.patches, telemetry
             ),
             PACKAGE: batching.install,
+            serving.MODULE: lambda: serving.install(self.patches),
             "torch._dynamo.eval_frame": lambda: compiled_modules.install(self.patches),
             "accelerate.hooks": lambda: device_map.install(self.patches),
             "torch.cuda.graphs": lambda: cuda_graphs.install(self.patches),
