@@ -10,6 +10,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 SAYS = {
     "thread_streaming.py": "32 tokens; first token after",
     "own_loop.py": "1 prefill, 15 decode steps",
+    "continuous_batching.py": "4 requests, ended by",
 }
 
 
