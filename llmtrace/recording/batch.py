@@ -114,6 +114,12 @@ class Batch:
             times.delivered_ns = now()
             times.ended = True
 
+    def found(self, key: str, tokens: int) -> None:
+        """The first *tokens* of a request that is about to be prefilled are in the cache."""
+        request = self.requests.get(key)
+        if request is not None:
+            request.shared = tokens
+
     def prepared(self, items: Sequence[Any]) -> BatchStep:
         """The scheduler has chosen the requests of its next step."""
         self.last = items
@@ -129,8 +135,9 @@ class Batch:
         else:
             step.decode_tokens += tokens
         request.position = position
-        request.takes_part(step)
         step.requests.append(request)
+        if request.keeps_steps:
+            request.forwards.append(step)
         if request.stretch is not self._stretch:
             request.stretch = self._stretch
             self._stretch.spans.append((request.trace_id, request.span_id))

@@ -38,7 +38,6 @@ class BatchedRequest:
 
     __slots__ = (
         "_done",
-        "_forwards",
         "_last",
         "_length",
         "_limit",
@@ -51,7 +50,9 @@ class BatchedRequest:
         "_unclaimed",
         "_wall",
         "context",
+        "forwards",
         "info",
+        "keeps_steps",
         "over",
         "position",
         "preemptions",
@@ -82,7 +83,7 @@ class BatchedRequest:
         self._limit = pipeline.config.max_step_spans
         self.trace_id, self.span_id = span.trace_id, span.span_id
         self._unclaimed = [span]
-        self._forwards: list[BatchStep] = []
+        self.forwards: list[BatchStep] = []
         self._tokens: list[BatchStep] = []
         self._token_forwards: list[int] = []
         self._done = 0
@@ -95,6 +96,8 @@ class BatchedRequest:
         self.stretch: object = None
         """The stretch of steps that knows of it."""
         self.over = False
+        self.keeps_steps = True
+        """Whether single steps are kept, or only counted from now on."""
         self._adopt_server_span(span)
         pipeline.begin(self)
 
@@ -103,8 +106,10 @@ class BatchedRequest:
             waited = self._wall.wall_ns - span.queued_since_unix_ns
             self.info.queued_since_ns = self._wall.host_ns - waited
 
-    def begin(self, state: Any, prefill_length: int) -> None:
+    def begin(self, state: Any, prefill_length: int, step: BatchStep) -> None:
         """The scheduler's *state* of this request is in a step for the first time."""
+        if self.info.admitted_ns is None:
+            self.info.admitted_ns = step.prepared_ns
         self.state = state
         self.prefill_length = prefill_length
         self.position, self.shared = self.shared, 0
@@ -123,15 +128,8 @@ class BatchedRequest:
             child.shared = shared
             if shared:
                 child._done = self._done  # noqa: SLF001 - one of its own
-                child._forwards = self._forwards[: self._done]  # noqa: SLF001
+                child.forwards = self.forwards[: self._done]
         return child
-
-    def takes_part(self, step: BatchStep) -> None:
-        """The scheduler has chosen this request for *step*."""
-        if self.info.admitted_ns is None:
-            self.info.admitted_ns = step.prepared_ns
-        if len(self._tokens) < self._limit:
-            self._forwards.append(step)
 
     def advance(self, step: BatchStep) -> None:
         """*step* is over: count what it brought."""
@@ -139,9 +137,10 @@ class BatchedRequest:
         total = self._states.count(self.state, self._length)
         if total <= self.total:
             return
-        if len(self._tokens) < self._limit:
+        if self.keeps_steps:
             self._tokens.append(step)
             self._token_forwards.append(self._done)
+            self.keeps_steps = len(self._tokens) < self._limit
         else:
             self._more_tokens += total - self.total
             self._more_forwards += 1
@@ -203,11 +202,11 @@ class BatchedRequest:
         self._pipeline.leave(self)
 
     def _let_go(self) -> None:
-        self._forwards, self._tokens, self._last = [], [], None
+        self.forwards, self._tokens, self._last = [], [], None
         self.state = self.context = self.stretch = None
 
     def _marks(self, timer: StepTimer | None) -> Marks:
-        forwards = self._forwards[: self._done]
+        forwards = self.forwards[: self._done]
         tokens = self._tokens
         begun = [step.begun[0] if step.begun else step.prepared_ns for step in forwards]
         marks = Marks(

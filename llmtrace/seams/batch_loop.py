@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from llmtrace.guard import guard
-from llmtrace.recording.batch import Batch
+from llmtrace.recording.batch import Batch, BatchStep
 from llmtrace.recording.batched_request import BatchedRequest
 from llmtrace.recording.running import error_type
 from llmtrace.recording.step_marks import StepTimer
@@ -100,12 +100,12 @@ class BatchLoop:
             state = getattr(item, "state", item)
             request = batch.requests.get(state.request_id)
             if request is None or request.state is not state:
-                request = self._met(batch, request, state)
+                request = self._met(batch, request, state, step)
             if request is not None:
                 batch.take_part(request, step, state.position_offset)
 
     def _met(
-        self, batch: Batch, request: BatchedRequest | None, state: Any
+        self, batch: Batch, request: BatchedRequest | None, state: Any, step: BatchStep
     ) -> BatchedRequest | None:
         """A state is in a step for the first time."""
         if request is None:
@@ -115,7 +115,7 @@ class BatchLoop:
         elif request.state is None:
             request.info.input_tokens_cached = request.shared or None
         if self.states is not None:
-            request.begin(state, len(self.states.prompt(state)))
+            request.begin(state, len(self.states.prompt(state)), step)
         return request
 
     def _update(
@@ -161,12 +161,15 @@ class BatchLoop:
             request.shared = state.position_offset
 
     def _failed(
-        self, wrapped: Any, processor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        wrapped: Any,
+        processor: Any,  # noqa: ARG002 - wrapt's shape
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
-        batch = self._of_queue(getattr(processor, "input_queue", None))
         error = args[0] if args else kwargs.get("error")
         state = args[1] if len(args) > 1 else kwargs.get("state")
-        guard.call("ending a failed request", _fail, batch, state, error)
+        guard.call("ending a failed request", _fail, _here.get(), state, error)
         return wrapped(*args, **kwargs)
 
     def _undeliverable(
@@ -219,7 +222,7 @@ def _fetch(wrapped: Any, holder: Any, args: tuple[Any, ...], kwargs: dict[str, A
     batch = _here.get()
     if batch is not None and batch.giving:
         # Since 5.3 it says itself whose tokens they are.
-        items = result[0] if isinstance(result, tuple) else holder.requests_in_batch
+        items = result[0] if isinstance(result, tuple) else in_step(holder)
         guard.call("reading a step's device times", batch.fetched, items)
     return result
 
@@ -229,9 +232,8 @@ def _prefix(wrapped: Any, cache: Any, args: tuple[Any, ...], kwargs: dict[str, A
     found = wrapped(*args, **kwargs)
     batch = _here.get()
     if batch is not None and found:
-        request = batch.requests.get(args[0] if args else kwargs.get("request_id", ""))
-        if request is not None:
-            request.shared = found
+        key = args[0] if args else kwargs.get("request_id", "")
+        guard.call("noting cached tokens", batch.found, key, found)
     return found
 
 
@@ -246,7 +248,7 @@ def _finish(wrapped: Any, scheduler: Any, args: tuple[Any, ...], kwargs: dict[st
 
 def _cancel(wrapped: Any, scheduler: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     # Copied at once: before 5.17 other threads add to it.
-    given_up = scheduler._requests_to_cancel.copy()  # noqa: SLF001
+    given_up = tuple(getattr(scheduler, "_requests_to_cancel", ()) or ())
     result = wrapped(*args, **kwargs)
     batch = _here.get()
     if batch is not None:

@@ -9,6 +9,7 @@ that run elsewhere, such as a warm-up, are nobody's.
 from __future__ import annotations
 
 import importlib
+import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -42,6 +43,7 @@ class BatchingSeam:
         self._pipeline = pipeline
         self._batches: WeakKeyDictionary[Any, Batch] = WeakKeyDictionary()
         """By the queue through which a manager is given requests."""
+        self._lock = threading.Lock()
         self._loop = BatchLoop(patches, self._of_queue, self._forked)
         self._states: States | None = None
 
@@ -105,13 +107,14 @@ class BatchingSeam:
             batch.add(state.request_id, request)
 
     def _batch(self, manager: Any) -> Batch:
-        batch = self._of(manager)
-        if batch is None:
-            model = manager.model
-            facts = model_facts(model)
-            batch = Batch(self._pipeline, facts, cold_before(model, facts.quantization))
-            self._batches[manager.input_queue] = batch
-        return batch
+        with self._lock:  # two threads may bring a manager its first requests
+            batch = self._of(manager)
+            if batch is None:
+                model = manager.model
+                facts = model_facts(model)
+                batch = Batch(self._pipeline, facts, cold_before(model, facts.quantization))
+                self._batches[manager.input_queue] = batch
+            return batch
 
     def _forked(self, batch: Batch, state: Any, *, shares: bool) -> BatchedRequest | None:
         """Return the request of a sequence that the scheduler has split off another's prompt.
@@ -135,48 +138,55 @@ class BatchingSeam:
         try:
             return wrapped(*args, **kwargs)
         finally:
-            batch = self._of(manager)
-            if batch is not None:
-                guard.call("ending a batch", batch.stopped)
+            guard.call("ending a batch", self._stopped, manager)
+
+    def _stopped(self, manager: Any) -> None:
+        batch = self._of(manager)
+        if batch is not None:
+            batch.stopped()
 
     def _critical(
         self, wrapped: Any, manager: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """The loop has failed."""
-        batch = self._of(manager)
         error = args[0] if args else kwargs.get("error")
+        guard.call("noting why a batch ends", self._fatal, manager, error)
+        return wrapped(*args, **kwargs)
+
+    def _fatal(self, manager: Any, error: Any) -> None:
+        batch = self._of(manager)
         if batch is not None and isinstance(error, BaseException):
             batch.fatal = error_type(error)
-        return wrapped(*args, **kwargs)
 
     def _result(
         self, wrapped: Any, manager: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Somebody takes a result out of the queue; not one who puts back another's."""
         output = wrapped(*args, **kwargs)
-        batch = None if output is None else self._of(manager)
+        if output is not None:
+            queue = getattr(manager, "input_queue", None)
+            guard.call("noting a delivery", self._delivered, queue, output)
+        return output
+
+    def _delivered(self, queue: Any, output: Any) -> None:
+        batch = self._of_queue(queue)
         if batch is not None:
             batch.delivered(output.request_id)
-        return output
 
     def _handler(
         self, wrapped: Any, manager: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Results are to be handed to a function, on the event loop."""
-        if len(args) == 2 and not kwargs:  # noqa: PLR2004 - request id and callback
-            args = (args[0], self._delivering(manager, *args))
-        elif "callback" in kwargs and (args or "request_id" in kwargs):
-            key = args[0] if args else kwargs["request_id"]
-            kwargs = {**kwargs, "callback": self._delivering(manager, key, kwargs["callback"])}
+        queue = getattr(manager, "input_queue", None)
+        if len(args) == 2:  # noqa: PLR2004 - request id and callback
+            args = (args[0], self._delivering(queue, args[1]))
+        elif "callback" in kwargs:
+            kwargs = {**kwargs, "callback": self._delivering(queue, kwargs["callback"])}
         return wrapped(*args, **kwargs)
 
-    def _delivering(self, manager: Any, key: str, callback: Any) -> Callable[[Any], Any]:
-        queue = getattr(manager, "input_queue", None)
-
+    def _delivering(self, queue: Any, callback: Any) -> Callable[[Any], Any]:
         def delivered(output: Any) -> Any:
-            batch = self._of_queue(queue)
-            if batch is not None:
-                batch.delivered(key)
+            guard.call("noting a delivery", self._delivered, queue, output)
             return callback(output)
 
         return delivered

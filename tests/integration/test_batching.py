@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -11,6 +11,7 @@ from transformers import ContinuousBatchingConfig, GenerationConfig
 
 import llmtrace
 from llmtrace.guard import guard
+from llmtrace.seams import batching
 from llmtrace.session import session
 
 PROMPTS = [[5, 6, 7], [8, 9, 10, 11], list(range(3, 60))]
@@ -448,6 +449,30 @@ def test_several_threads_and_two_managers(packed, telemetry):
     for span in telemetry.requests():
         name = span.attributes["llmtrace.batch.request_id"]
         assert span.parent.span_id == parents[name].span_id
+
+
+def test_two_threads_bring_a_manager_its_first_requests(packed, telemetry, monkeypatch):
+    """They are of one batch, whoever comes first."""
+    both = threading.Barrier(2)
+    look = batching.cold_before
+
+    def together(*facts):
+        with suppress(threading.BrokenBarrierError):  # the other one waits elsewhere
+            both.wait(0.5)
+        return look(*facts)
+
+    monkeypatch.setattr(batching, "cold_before", together)
+    with llmtrace.capture() as records, managed(packed, start=False) as manager:
+        threads = [
+            threading.Thread(target=manager.add_request, args=(prompt,)) for prompt in PROMPTS[:2]
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        manager.start()
+        results(manager, 2)
+    assert [record.output_tokens for record in records] == [6, 6]
 
 
 def test_ids_of_two_managers_are_not_mixed(packed, telemetry):

@@ -105,7 +105,7 @@ class Scheduler:
         for key, position in positions.items():
             request = self.batch.requests[key]
             if request.state is not self.states[key]:
-                request.begin(self.states[key], len(self.states[key]))
+                request.begin(self.states[key], len(self.states[key]), step)
             self.batch.take_part(request, step, position)
         return items
 
@@ -354,7 +354,7 @@ def test_only_so_many_steps_are_kept(pipeline, fake_clock):
         items = loop.prepare(a=position)
         loop.forward(10)
         loop.give_out(items, ends=("a",) if position == 33 else ())
-        assert len(request._forwards) <= 8
+        assert len(request.forwards) <= 8
     record = pipeline.record()
     assert record.output_tokens == 30
     assert len(record.steps) == 8
