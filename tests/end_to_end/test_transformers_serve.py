@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from llmtrace import demo
 from tests.processes.test_failures import Collector
@@ -43,7 +43,8 @@ BATCHING = (
 def folder(tmp_path_factory):
     """A tiny Llama with random weights, and SmolLM2's tokenizer and chat template."""
     path = tmp_path_factory.mktemp("serve") / "tiny"
-    _, tokenizer = demo.load()
+    gguf = demo.model_file()
+    tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
