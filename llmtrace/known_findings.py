@@ -70,6 +70,27 @@ EVENT_LOOP_BLOCKED = Finding(
     "Run generate(), tokenizing and blocking I/O in threads (asyncio.to_thread, run_in_executor, a "
     "plain def endpoint), never in the event loop's.",
 )
+PREEMPTED = Finding(
+    "preempted",
+    "warning",
+    "The scheduler put requests back into its queue",
+    "The KV cache was full: what a request had there was dropped or moved, and made again.",
+    "Give the cache more blocks (num_blocks, max_memory_percent) or admit fewer requests at once.",
+)
+BATCH_STOPPED = Finding(
+    "batch_stopped",
+    "error",
+    "The scheduler stopped with requests in its queue",
+    "Its loop ended and said nothing of these requests.",
+    "Stop the manager after the last result; the log of transformers says what ended its loop.",
+)
+REQUEST_ID_REUSED = Finding(
+    "request_id_reused",
+    "error",
+    "A request came under the id of one that was under way",
+    "The scheduler knows requests by their id, and forgot the first.",
+    "Give each request an id of its own, or none.",
+)
 
 MBU_ABOVE_ONE = Finding(
     "mbu_above_one",
@@ -100,5 +121,8 @@ KNOWN = {
         FORWARDS_NOT_SEEN,
         SLOW_CONSUMER,
         EVENT_LOOP_BLOCKED,
+        PREEMPTED,
+        BATCH_STOPPED,
+        REQUEST_ID_REUSED,
     )
 }

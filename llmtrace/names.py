@@ -45,6 +45,7 @@ ASSISTED_DRAFTED = "llmtrace.assisted.drafted"
 ASSISTED_ACCEPTED = "llmtrace.assisted.accepted"
 TTFT = "llmtrace.ttft"
 TTFT_FROM_REQUEST = "llmtrace.ttft.from_request"
+TTFT_FROM_ADMISSION = "llmtrace.ttft.from_admission"
 FIRST_DELIVERY = "llmtrace.first_delivery"
 FIRST_VISIBLE_TEXT = "llmtrace.first_visible_text"
 QUEUE = "llmtrace.queue"
@@ -102,6 +103,18 @@ RANKS_REQUEST = "llmtrace.ranks.request"
 FINDINGS = "llmtrace.findings"
 FINDINGS_EVIDENCE = "llmtrace.findings.evidence"
 
+BATCH_REQUEST_ID = "llmtrace.batch.request_id"
+BATCH_PREEMPTIONS = "llmtrace.batch.preemptions"
+BATCH_STEP = "llmtrace.batch.step"
+BATCH_STEPS = "llmtrace.batch.steps"
+BATCH_REQUESTS = "llmtrace.batch.requests"
+BATCH_ACTIVE = "llmtrace.batch.active"
+BATCH_WAITING = "llmtrace.batch.waiting"
+BATCH_PREFILL_TOKENS = "llmtrace.batch.prefill_tokens"
+BATCH_DECODE_TOKENS = "llmtrace.batch.decode_tokens"
+BATCH_CACHE_USAGE = "llmtrace.batch.cache_usage"
+BATCH_PHASE = "llmtrace.batch.phase"
+
 STEP_INDEX = "llmtrace.step.index"
 STEP_TOKENS = "llmtrace.step.tokens"
 STEP_FORWARDS = "llmtrace.step.forwards"
@@ -120,6 +133,9 @@ SPAN_FIRST_TOKEN = "first_token"  # noqa: S105 - no password
 SPAN_DECODE = "decode"
 SPAN_TOKENIZE = "tokenize"
 SPAN_POSTPROCESS = "postprocess"
+SPAN_BATCH = "batch"
+"""Some steps of a continuous-batching scheduler, one after the other."""
+SPAN_BATCH_STEP = "batch_step"
 SPAN_GROUP = "llmtrace.request"
 """A ``request()`` block around ``generate()`` calls, which are the requests."""
 
@@ -235,6 +251,25 @@ TOKENS_GENERATED = Instrument(
 REQUESTS = Instrument("llmtrace.requests", "counter", "{request}", "Finished requests.")
 REQUESTS_ACTIVE = Instrument(
     "llmtrace.requests.active", "up_down_counter", "{request}", "Requests under way."
+)
+BATCH_STEP_DURATION = Instrument(
+    "llmtrace.batch.step.duration",
+    "histogram",
+    "s",
+    "A scheduler's step: start of its forward to its tokens.",
+    ITL_BOUNDS,
+)
+BATCH_TOKENS = Instrument(
+    "llmtrace.batch.tokens", "counter", "{token}", "Tokens processed in a scheduler's steps."
+)
+ACTIVE_IN_BATCH = Instrument(
+    BATCH_ACTIVE, "gauge", "{request}", "Requests a scheduler has admitted, at its latest step."
+)
+WAITING_FOR_BATCH = Instrument(
+    BATCH_WAITING, "gauge", "{request}", "Requests in a scheduler's queue, at its latest step."
+)
+CACHE_IN_USE = Instrument(
+    BATCH_CACHE_USAGE, "gauge", "1", "Share of a scheduler's KV cache in use, at its latest step."
 )
 KV_CACHE_USAGE = Instrument(
     "llmtrace.kv_cache.usage", "gauge", "By", "KV cache of the latest finished request."

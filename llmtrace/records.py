@@ -140,6 +140,12 @@ class RequestRecord:
     decode_tgs: float | None = None
     prefill_s: float | None = None
     queue_s: float | None = None
+    """Server span or ``request()`` block to ``generate()``; of a batched request, which has this
+    inside its own time, submission to admission."""
+    ttft_from_admission_s: float | None = None
+    """Of a batched request: TTFT without the time in the scheduler's queue."""
+    preemptions: int | None = None
+    """Times a scheduler put the request back into its queue; None where there is no scheduler."""
     tokenize_s: float | None = None
     prepare_s: float | None = None
     """Entry of ``generate()`` to the first forward."""
@@ -203,6 +209,45 @@ class RequestRecord:
     findings: tuple[Finding, ...] = ()
     attributes: dict[str, str | bool | int | float] = field(default_factory=dict)
     """The caller's own, from ``request(attributes=...)``."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStepRecord:
+    """One step of a continuous-batching scheduler: a forward that many requests share."""
+
+    index: int
+    """Counts the scheduler's steps, from 1."""
+    start_unix_ns: int
+    """The forward began: on the device where the batch's ``clock`` is a device's."""
+    end_unix_ns: int
+    """Its tokens were selected, or were on the host."""
+    requests: int
+    """Requests in the step."""
+    active: int
+    """Requests the scheduler has admitted."""
+    waiting: int
+    """Requests in its queue."""
+    prefill_tokens: int
+    """Prompt tokens processed for requests that are traced."""
+    decode_tokens: int
+    """Other tokens processed for them: one for each that is decoding."""
+    cache_usage: float | None = None
+    """Share of the KV cache's blocks that are in use, 0 to 1."""
+    host_duration_s: float | None = None
+    """Host time inside the forward call."""
+    device_duration_s: float | None = None
+    """Time on the device's stream from the forward's start to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRecord:
+    """Consecutive steps of one scheduler."""
+
+    model: str
+    clock: str
+    steps: list[BatchStepRecord]
+    requests: tuple[tuple[str, str], ...] = ()
+    """Trace and span id of each traced request that took part."""
 
 
 def rows_per_gap(record: RequestRecord) -> list[int]:

@@ -23,6 +23,7 @@ GROUPS = (
     "models",
     "overrides",
     "own_ways",
+    "batching",
     "errors",
 )
 """The modules of tests/matrix, in the order of the page."""

@@ -62,7 +62,8 @@ class _Parts:
 
 
 _FORMULAS = {
-    "queue": "server span or request() to generate(), less tokenizing",
+    "queue": "server span or request() to generate(), less tokenizing; of a batched request, "
+    "submission to admission",
     "tokenize": "tokenizer calls before generate()",
     "prefill": "first forward's start to end of the one that yields token 1",
     "sampling": "rest of TTFT and of each gap: token selection, Python",
@@ -79,7 +80,8 @@ def phases(records: Sequence[RequestRecord]) -> Phases | None:
     """Return where the time of *records* went; None where no request tells it all.
 
     Formula:
-        Whole = queue + tokenize + duration of the request; a share is the sum of a part over the
+        Whole = queue + tokenize + duration of the request; of a batched request the queue is inside
+        its duration, and counts once. A share is the sum of a part over the
         sum of the whole.
     """
     known = [parts for record in records if (parts := _parts(record)) is not None]
@@ -114,7 +116,7 @@ def _parts(record: RequestRecord) -> _Parts | None:
         tokenize=record.tokenize_s,
         prefill=record.prefill_s,
         # Clocks of two kinds may disagree by microseconds, and time is not negative.
-        sampling=max(record.e2e_s - record.prefill_s - decode, 0.0),
+        sampling=max(record.e2e_s - _queue_inside(record) - record.prefill_s - decode, 0.0),
         decode=decode,
         returning=max(record.duration_s - record.e2e_s, 0.0),
         delivery=None if delivered is None else max(delivered - record.ttft_s, 0.0),
@@ -139,6 +141,11 @@ def _decode_s(steps: Sequence[StepRecord]) -> float | None:
 
 def _column(column: array[float], length: int) -> Values:
     return np.frombuffer(column) if column else np.full(length, np.nan)
+
+
+def _queue_inside(record: RequestRecord) -> float:
+    """Return the part of a request's own time that it spent in a scheduler's queue."""
+    return 0.0 if record.preemptions is None else record.queue_s or 0.0
 
 
 def _forward_s(step: StepRecord) -> float | None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from llmtrace import api
+from llmtrace.auto.termination import before_termination
 from llmtrace.guard import guard
 from llmtrace.records import RequestRecord
+from llmtrace.session import session
 
 SUMMARY_PROCESS = "LLMTRACE_RUN_PID"
 """Holds the id of the process that prints the summary: not its children."""
@@ -25,6 +28,7 @@ def start(environ: Mapping[str, str]) -> None:
         ConfigError: A setting has a value that cannot be used.
     """
     handle = api.instrument()
+    end: Callable[[], object] = handle.flush
     if environ.get(SUMMARY_PROCESS) == str(os.getpid()):
         records: list[RequestRecord] = []
 
@@ -34,7 +38,9 @@ def start(environ: Mapping[str, str]) -> None:
                 del records[: MAX_RECORDS // 10]
 
         api.subscribe(keep)
-        atexit.register(guard.call, "printing the summary", _summarise, handle, records)
+        end = partial(guard.call, "printing the summary", _summarise, handle, records)
+        atexit.register(end)
+    before_termination(end, lambda: session().config.flush_timeout_s)
 
 
 def _summarise(handle: api.Instrumentation, records: list[RequestRecord]) -> None:

@@ -63,6 +63,8 @@ def build_record(request: FinishedRequest) -> RequestRecord:
         decode_tgs=_decode_tgs(rows, last, ttft),
         prefill_s=_prefill(steps),
         queue_s=_queue(info, marks),
+        ttft_from_admission_s=_minus(ttft, _since_start(marks, info.admitted_ns)),
+        preemptions=info.preemptions,
         tokenize_s=None if info.tokenize_ns is None else info.tokenize_ns * NANO,
         prepare_s=_prepare(steps),
         sampling_s=_sampling(steps, ttft),
@@ -296,7 +298,9 @@ def _padded(info: RequestInfo) -> int | None:
 
 
 def _queue(info: RequestInfo, marks: Marks) -> float | None:
-    """Return the wait before the request began, tokenizing left out."""
+    """Return the wait before the request began, tokenizing left out; in a scheduler's queue."""
+    if info.preemptions is not None:
+        return _since_start(marks, info.admitted_ns)
     if info.queued_since_ns is None:
         return None
     begun = info.tokenize_begun_ns

@@ -13,14 +13,18 @@ from typing import Any, Protocol
 from llmtrace.config import Config
 from llmtrace.guard import guard
 from llmtrace.hardware import Peaks, parse_peaks
+from llmtrace.recording.batch_build import BatchStretch, build_batch
 from llmtrace.recording.build import build_record
 from llmtrace.recording.recorder import Marks
 from llmtrace.recording.request import FinishedRequest, RequestInfo
-from llmtrace.records import RequestRecord
+from llmtrace.records import BatchRecord, RequestRecord
 from llmtrace.timing.host import now
 
 MAX_WAITING = 1024
 """Finished requests waiting for the background thread; beyond that the oldest is dropped."""
+
+MAX_STRETCHES = 64
+"""Stretches of a scheduler's steps that wait; beyond that the oldest is dropped."""
 
 CONSUMER_WAIT_S = 1.0
 """How long a finished request waits for its streamer's consumer to take the rest of the text."""
@@ -86,6 +90,9 @@ class Telemetry(Protocol):
     def emit(self, record: RequestRecord, info: RequestInfo, span: OpenSpan) -> None:
         """Turn a record into spans and metrics; background thread."""
 
+    def emit_batch(self, record: BatchRecord) -> None:
+        """Turn a scheduler's steps into spans and metrics; background thread."""
+
     def tokenized(self, start_unix_ns: int, end_unix_ns: int) -> None:
         """Emit a ``tokenize`` span under the current span, if it is recorded."""
 
@@ -134,6 +141,7 @@ class Pipeline:
     def _renew(self) -> None:
         """Start anew: a forked child has none of the parent's threads or requests."""
         self._jobs: deque[_Job] = deque()
+        self._stretches: deque[BatchStretch] = deque(maxlen=MAX_STRETCHES)
         self._changed = threading.Condition()
         self._busy = False
         self._hurrying = 0
@@ -200,12 +208,7 @@ class Pipeline:
             if len(self._jobs) >= MAX_WAITING:
                 dropped = self._jobs.popleft()
             self._jobs.append(_Job(info, marks, start_unix_ns, span, time.monotonic()))
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._work, name="llmtrace-pipeline", daemon=True
-                )
-                self._thread.start()
-            self._changed.notify_all()
+            self._wake()
         if dropped is not None:
             guard.call("dropping a request", dropped.span.abandon)
             guard.warn_once(
@@ -213,6 +216,21 @@ class Pipeline:
                 f"more than {MAX_WAITING} finished requests wait for export; "
                 "the oldest are dropped. Is the collector reachable?",
             )
+
+    def submit_steps(self, stretch: BatchStretch) -> None:
+        """Hand over some steps of a scheduler; returns at once."""
+        with self._changed:
+            self._stretches.append(stretch)
+            self._wake()
+
+    def _wake(self) -> None:
+        """Have the background thread look for work; the lock is held."""
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._work, name="llmtrace-pipeline", daemon=True
+            )
+            self._thread.start()
+        self._changed.notify_all()
 
     def drain(self, timeout_s: float, *, hurry: bool = True) -> bool:
         """Wait until every finished request has been dealt with.
@@ -231,7 +249,7 @@ class Pipeline:
             self._hurrying += hurry
             self._changed.notify_all()
             try:
-                while self._jobs or self._busy or self._returning():
+                while self._jobs or self._stretches or self._busy or self._returning():
                     left = deadline - time.monotonic()
                     if left <= 0 or (self._thread is not None and not self._thread.is_alive()):
                         return False
@@ -255,8 +273,11 @@ class Pipeline:
                 self._busy = False
                 self._changed.notify_all()
 
-    def _next(self) -> _Job:
-        """Wait for a request that its device and its streamer's consumer are done with."""
+    def _next(self) -> _Job | BatchStretch:
+        """Wait for a scheduler's steps, or for a request that nothing is to be waited for with.
+
+        That is one that its device and its streamer's consumer are done with.
+        """
         with self._changed:
             while True:
                 look_again = []
@@ -268,9 +289,16 @@ class Pipeline:
                         self._busy = True
                         return job
                     look_again.append(wait)
+                if self._stretches:
+                    self._busy = True
+                    return self._stretches.popleft()
                 self._changed.wait(min(look_again, default=None))
 
-    def _deliver(self, job: _Job) -> None:
+    def _deliver(self, job: _Job | BatchStretch) -> None:
+        if isinstance(job, BatchStretch):
+            if self.listening():
+                self.telemetry.emit_batch(build_batch(job))
+            return
         if job.marks.device is not None:
             job.marks.device.read(job.marks)
         if job.info.stream is not None:

@@ -80,6 +80,10 @@ class RequestInfo:
     """The user's own peaks of the device."""
     queued_since_ns: int | None = None
     """Start of the enclosing server span or ``request()`` block, host clock."""
+    admitted_ns: int | None = None
+    """A scheduler took the request into a batch, host clock."""
+    preemptions: int | None = None
+    """How often a scheduler put the request back into its queue."""
     tokenize_ns: int | None = None
     tokenize_begun_ns: int | None = None
     stream: StreamTimes | None = None

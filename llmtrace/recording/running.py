@@ -11,17 +11,20 @@ from llmtrace.recording.device_recorder import DeviceRecorder, SeveralDevicesRec
 from llmtrace.recording.pipeline import OpenSpan, Pipeline
 from llmtrace.recording.recorder import OVER, Recorder
 from llmtrace.recording.request import RequestInfo
-from llmtrace.recording.tokens import ERROR
+from llmtrace.recording.tokens import CANCELLED, ERROR
 from llmtrace.timing.device import cuda_timers, timer_for
 from llmtrace.timing.host import WallAnchor, anchor, now
 
 _NOT_FAILURES = (GeneratorExit,)
 """Ways of leaving that are not errors of the request."""
 
+_CANCELLATIONS = frozenset({"_GenerationCancelled"})
+"""What ``transformers serve`` raises, by its name, out of a streamer whose reader has left."""
+
 
 def error_type(error: BaseException) -> str | None:
     """Return ``module.Name`` of an error, or None if leaving this way is no failure."""
-    if isinstance(error, _NOT_FAILURES):
+    if isinstance(error, _NOT_FAILURES) or _cancels(error):
         return None
     if isinstance(error, SystemExit) and not error.code:
         return None
@@ -29,6 +32,11 @@ def error_type(error: BaseException) -> str | None:
     if kind.__module__ == "builtins":
         return kind.__qualname__
     return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _cancels(error: BaseException) -> bool:
+    """Whether *error* says that nobody wants the rest."""
+    return type(error).__name__ in _CANCELLATIONS
 
 
 class RunningRequest:
@@ -140,7 +148,8 @@ class RunningRequest:
         info = self.info
         if error is not None:
             info.error = error_type(error)
-            info.finish_reasons = (ERROR,) * max(len(info.finish_reasons), info.batch_size or 1)
+            reason = CANCELLED if _cancels(error) else ERROR
+            info.finish_reasons = (reason,) * max(len(info.finish_reasons), info.batch_size or 1)
         if self.recorder.captured:
             info.cold_reasons = (*info.cold_reasons, "graph_capture")
         marks = self.recorder.close(self._end_ns or now())

@@ -9,6 +9,7 @@ STOP = "stop"
 LENGTH = "length"
 STOP_CRITERIA = "stop_criteria"
 ERROR = "error"
+CANCELLED = "cancelled"
 
 
 def output_tokens(row: Sequence[int], eos: AbstractSet[int]) -> int:

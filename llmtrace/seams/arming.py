@@ -17,9 +17,11 @@ from llmtrace.seams import (
     forward,
     loop,
     pipelines,
+    serving,
     streamers,
     tokenizers,
 )
+from llmtrace.seams.batching import PACKAGE, BatchingSeam
 from llmtrace.seams.generate import GenerateSeam
 from llmtrace.seams.patching import PatchSet
 
@@ -37,6 +39,7 @@ class Arming:
         self._lock = threading.RLock()
         self._hooked = False
         generate = GenerateSeam(self.patches, pipeline)
+        batching = BatchingSeam(self.patches, pipeline)
         telemetry = pipeline.telemetry
         self._installers: dict[str, Callable[[], None]] = {
             "transformers.generation.utils": generate.install,
@@ -54,6 +57,8 @@ class Arming:
             "transformers.pipelines.text_generation": lambda: pipelines.install(
                 self.patches, telemetry
             ),
+            PACKAGE: batching.install,
+            serving.MODULE: lambda: serving.install(self.patches),
             "torch._dynamo.eval_frame": lambda: compiled_modules.install(self.patches),
             "accelerate.hooks": lambda: device_map.install(self.patches),
             "torch.cuda.graphs": lambda: cuda_graphs.install(self.patches),

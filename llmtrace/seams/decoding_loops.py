@@ -85,10 +85,6 @@ class Loops:
         info.strategy = "custom"
         info.eos_token_ids = stop_ids(config)
         info.pad_token_id = pad_id(config)
-        self.from_prompt(info, prompt, result)
-
-    def from_prompt(self, info: RequestInfo, prompt: Any, result: Any) -> None:
-        """Count what comes after *prompt* in *result*, if it begins with it."""
         if begins_with(result, prompt):
             info.prompt_length = int(prompt.shape[1])
             info.output_tokens_per_row = None

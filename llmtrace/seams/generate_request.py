@@ -72,7 +72,8 @@ class GenerateRequest:
         info.queued_since_ns = block_start()
         info.attributes = block_attributes()
         self.tokenizer = self._adopt_tokenization(pipeline, context, streamer, kwargs)
-        info.cold_reasons = cold_before(model, info.model.quantization)
+        if info.strategy != "continuous":  # its rows are requests of their own, and they pay
+            info.cold_reasons = cold_before(model, info.model.quantization)
         info.loop_tasks = other_tasks()
         self._cached = self._read_cache(kwargs)
         device = device_of(model, self.prompt.tensor)
@@ -185,6 +186,9 @@ class GenerateRequest:
         if running is None:
             return
         running.ended()
+        if self.info.strategy == "continuous" and error is None:
+            running.close_as_group(None)
+            return
         try:
             guard.call("reading a request's result", self._read, result, error)
         finally:
@@ -195,8 +199,6 @@ class GenerateRequest:
         read_input(info, self.prompt, self._cached)
         if error is not None:
             self._loops.interrupted(info, recorder)
-        elif info.strategy == "continuous":  # it adds a dimension to the ids
-            self._loops.from_prompt(info, self.prompt.tensor, result[0])
         elif self.looping:
             self._loops.ended(info, recorder, result)
         elif not info.loops:

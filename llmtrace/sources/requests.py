@@ -146,6 +146,7 @@ def _counts(raws: Mapping[str, Raw]) -> dict[str, Any]:
         or (() if several or read is None else (read,)),
         "output_tokens_per_row": counts(raws.get(names.OUTPUT_TOKENS_PER_ROW))
         or (() if several or written is None else (written,)),
+        "preemptions": count(raws.get(names.BATCH_PREEMPTIONS)),
         "assisted_drafted": count(raws.get(names.ASSISTED_DRAFTED)),
         "assisted_accepted": count(raws.get(names.ASSISTED_ACCEPTED)),
         "finish_reasons": texts(raws.get(names.FINISH_REASONS)),
@@ -156,6 +157,7 @@ def _latencies(raws: Mapping[str, Raw]) -> dict[str, Any]:
     return {
         "ttft_s": seconds(raws.get(names.TTFT)),
         "ttft_from_request_s": seconds(raws.get(names.TTFT_FROM_REQUEST)),
+        "ttft_from_admission_s": seconds(raws.get(names.TTFT_FROM_ADMISSION)),
         "tpot_s": seconds(raws.get(names.TPOT)),
         "e2e_s": seconds(raws.get(names.E2E)),
         "tgs": seconds(raws.get(names.TGS)),

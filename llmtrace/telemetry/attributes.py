@@ -47,6 +47,7 @@ def _parameters(record: RequestRecord) -> Attributes:
         names.STOP_SEQUENCES: asked.stop_sequences or None,
         names.NUM_BEAMS: asked.num_beams,
         names.STRATEGY: record.strategy,
+        names.BATCH_PREEMPTIONS: record.preemptions,
     }
 
 
@@ -71,6 +72,7 @@ def _latencies(record: RequestRecord) -> Attributes:
     return {
         names.TTFT: record.ttft_s,
         names.TTFT_FROM_REQUEST: record.ttft_from_request_s,
+        names.TTFT_FROM_ADMISSION: record.ttft_from_admission_s,
         names.FIRST_DELIVERY: record.first_delivery_s,
         names.FIRST_VISIBLE_TEXT: record.first_visible_text_s,
         names.TIME_TO_FIRST_CHUNK: record.first_delivery_s if streaming else None,

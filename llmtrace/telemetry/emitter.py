@@ -16,7 +16,8 @@ from llmtrace.config import Config
 from llmtrace.guard import guard
 from llmtrace.recording.pipeline import OpenSpan
 from llmtrace.recording.request import RequestInfo
-from llmtrace.records import RequestRecord
+from llmtrace.records import BatchRecord, RequestRecord
+from llmtrace.telemetry.batches import count_batch, write_batch
 from llmtrace.telemetry.destination import Destination, Router
 from llmtrace.telemetry.errands import Errands
 from llmtrace.telemetry.metrics import labels_of
@@ -122,6 +123,25 @@ class Emitter:
             guard.call(
                 "recording metrics", where.metrics.finished, record, span.labels, span.context
             )
+        if where.file is not None:
+            self._flush(where.tracer_provider)
+
+    def emit_batch(self, record: BatchRecord) -> None:
+        """Write the spans and metrics of a scheduler's steps."""
+        where = self.router.current()
+        if where.tracer is not None:
+            self._dirty[id(where.tracer_provider)] = where.tracer_provider
+            rest = self._rest(where.tracer_provider)
+            guard.call(
+                "writing a batch's spans",
+                write_batch,
+                where.tracer,
+                record,
+                self.config.steps,
+                rest,
+            )
+        if where.metrics is not None:
+            guard.call("counting a batch", count_batch, where.metrics, record)
         if where.file is not None:
             self._flush(where.tracer_provider)
 

@@ -9,7 +9,7 @@ from opentelemetry.metrics import MeterProvider
 
 from llmtrace import names
 from llmtrace.names import Instrument
-from llmtrace.records import RequestRecord, first_text_phases, rows_per_gap
+from llmtrace.records import BatchStepRecord, RequestRecord, first_text_phases, rows_per_gap
 
 Attributes = dict[str, Any]
 
@@ -86,6 +86,23 @@ class Metrics:
         ):
             if value is not None:
                 self._instrument(instrument).set(value, labels)
+
+    def batch_step(self, record: BatchStepRecord, labels: Attributes) -> None:
+        """Record one step of a scheduler."""
+        duration = (record.end_unix_ns - record.start_unix_ns) * 1e-9
+        self._histogram(names.BATCH_STEP_DURATION, max(duration, 0.0), labels, None)
+        for phase, tokens in (("prefill", record.prefill_tokens), ("decode", record.decode_tokens)):
+            if tokens:
+                self._instrument(names.BATCH_TOKENS).add(
+                    tokens, {**labels, names.BATCH_PHASE: phase}
+                )
+
+    def batch_state(self, record: BatchStepRecord, labels: Attributes) -> None:
+        """Record what a scheduler's latest step says of its state."""
+        self._instrument(names.ACTIVE_IN_BATCH).set(record.active, labels)
+        self._instrument(names.WAITING_FOR_BATCH).set(record.waiting, labels)
+        if record.cache_usage is not None:
+            self._instrument(names.CACHE_IN_USE).set(record.cache_usage, labels)
 
     def _histogram(
         self, instrument: Instrument, value: float | None, labels: Attributes, context: Any

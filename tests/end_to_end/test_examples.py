@@ -12,6 +12,7 @@ SAYS = {
     "thread_streaming.py": "32 tokens; first token after",
     "own_loop.py": "1 prefill, 15 decode steps",
     "custom_scheduler.py": "5 requests, 44 tokens, 22 calls of the model",
+    "continuous_batching.py": "4 requests, ended by",
 }
 SERVED = {"fastapi_stream.py"}
 """Those that run until they are stopped: test_serving.py."""

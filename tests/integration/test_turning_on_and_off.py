@@ -11,6 +11,21 @@ from opentelemetry.sdk.trace import Tracer, TracerProvider
 from torch._dynamo.eval_frame import OptimizedModule
 from torch.cuda.graphs import CUDAGraph
 from transformers import LlamaForCausalLM, PreTrainedModel
+from transformers.generation.continuous_batching import (
+    ContinuousBatchingManager,
+    PagedAttentionCache,
+    RequestState,
+    Scheduler,
+)
+from transformers.generation.continuous_batching.continuous_api import (
+    ContinuousBatchProcessor,
+    OutputRouter,
+)
+from transformers.generation.continuous_batching.input_outputs import (
+    ContinuousBatchingAsyncIOs,
+    ContinuousBatchingIOs,
+)
+from transformers.generation.continuous_batching.model_runner import ModelRunner
 from transformers.generation.stopping_criteria import StoppingCriteriaList
 from transformers.generation.streamers import (
     AsyncTextIteratorStreamer,
@@ -43,6 +58,23 @@ PLACES = [
     (PreTrainedTokenizerBase, "__call__"),
     (PreTrainedTokenizerBase, "encode"),
     (PreTrainedTokenizerBase, "apply_chat_template"),
+    (RequestState, "__init__"),
+    (ContinuousBatchingManager, "add_request"),
+    (ContinuousBatchingManager, "get_result"),
+    (ContinuousBatchingManager, "register_result_handler"),
+    (ContinuousBatchingManager, "_run_generation_loop"),
+    (ContinuousBatchingManager, "_handle_critical_error"),
+    (ContinuousBatchProcessor, "prepare_next_batch"),
+    (ContinuousBatchProcessor, "update_batch"),
+    (ContinuousBatchProcessor, "_handle_request_error"),
+    (OutputRouter, "fail_and_deliver"),
+    (ModelRunner, "compute_batch"),
+    (ContinuousBatchingIOs, "prepare_batch_update"),
+    (ContinuousBatchingAsyncIOs, "prepare_batch_update"),
+    (PagedAttentionCache, "search_prefix_match"),
+    (Scheduler, "add_waiting_request"),
+    (Scheduler, "finish_request"),
+    (Scheduler, "clear_cancelled_requests"),
     (OptimizedModule, "__call__"),
     (CUDAGraph, "capture_begin"),
     (CUDAGraph, "replay"),

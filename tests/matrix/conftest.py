@@ -62,9 +62,8 @@ def _note(mode, item, report):
         result, note = "wrong", f"{item.name} failed"
     elif report.outcome == "skipped":
         result = NOT_HERE
-        if not note:
-            note = str(report.longrepr[-1] if isinstance(report.longrepr, tuple) else "")
-            note = note.removeprefix("Skipped: ")
+        note = str(report.longrepr[-1] if isinstance(report.longrepr, tuple) else "")
+        note = note.removeprefix("Skipped: ")
     else:
         result = properties.get("result", "right")
     cell["results"].append(result)

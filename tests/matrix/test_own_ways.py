@@ -1,11 +1,11 @@
-"""Loops that users bring along, several processes, and many requests in one batch."""
+"""Loops that users bring along, and several processes."""
 
 import textwrap
 
 import pytest
 import torch
 import transformers
-from harness import VERSION, check, not_here, not_observable, observe, remark, tiny_llama, traced
+from harness import VERSION, check, not_here, observe, tiny_llama, traced
 
 
 def cell(mode):
@@ -170,76 +170,3 @@ def test_idle_forwards_for_a_slower_peer(tiny, prompt, monkeypatch, tmp_path):
         dist.destroy_process_group()
     assert seen.forwards == 6
     check(seen, rows=[4], inputs=[5], strategy="greedy", idle=2)
-
-
-@pytest.fixture
-def packed():
-    """A model for continuous batching."""
-    if VERSION < (4, 53):
-        not_here("continuous batching came with 4.53")
-    if VERSION < (5, 1) and not torch.cuda.is_available():
-        not_here("continuous batching needs a GPU before 5.1")
-    model = tiny_llama()
-    model.generation_config.eos_token_id = 63
-    model.config._attn_implementation = "sdpa"
-    return model
-
-
-def small_cache():
-    """Return what keeps the paged cache from taking most of the memory."""
-    config = transformers.generation.configuration_utils.ContinuousBatchingConfig
-    return {"continuous_batching_config": config(num_blocks=8, max_batch_tokens=32)}
-
-
-def check_nothing_in_the_air(seen):
-    """No step of ours came of another thread's packed forwards."""
-    assert seen.error is None, seen.error
-    assert not {"prefill", "first_token", "decode"} & set(seen.names())
-
-
-@cell("continuous batching (generate_batch)")
-def test_generate_batch(packed, request):
-    def call():
-        config = transformers.GenerationConfig(
-            max_new_tokens=4, do_sample=False, eos_token_id=63, pad_token_id=0
-        )
-        return packed.generate_batch(
-            [[5, 6, 7], [8, 9, 10, 11]], generation_config=config, **small_cache()
-        )
-
-    seen = traced(call)
-    check_nothing_in_the_air(seen)
-    assert [len(output.generated_tokens) for output in seen.result.values()] == [4, 4]
-    assert seen.records == []
-    remark(request, "no call of generate(): no request, no spans, no numbers")
-
-
-@cell('continuous batching (cache_implementation="paged")')
-def test_paged_generate(packed, request):
-    if VERSION < (5, 0):
-        not_here("paged generate() came with 5.0")
-    prompt = torch.tensor([[5, 6, 7], [8, 9, 10]])
-    mask = torch.ones_like(prompt)
-
-    def call():
-        return packed.generate(
-            prompt,
-            attention_mask=mask,
-            cache_implementation="paged",
-            max_new_tokens=4,
-            do_sample=False,
-            **small_cache(),
-        )
-
-    seen = traced(call)
-    check_nothing_in_the_air(seen)
-    record = seen.record
-    assert record.strategy == "continuous"
-    assert record.input_tokens_per_row == (3, 3)
-    assert record.output_tokens_per_row == (4, 4)
-    assert record.steps == []
-    assert record.ttft_s is None
-    assert record.itl_s == []
-    not_observable(
-        request, record, "steps_not_seen", "tokens are right; its steps run in another thread"
-    )

@@ -11,7 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from llmtrace.recording import device_recorder, own_loop, recorder, running
+from llmtrace.recording import (
+    batch,
+    batched_request,
+    device_recorder,
+    own_loop,
+    recorder,
+    running,
+)
 from llmtrace.timing import host
 from llmtrace.timing.device import DeviceTimes
 
@@ -41,7 +48,8 @@ class FakeClock:
 def fake_clock(monkeypatch):
     """The clock of everything that marks a request."""
     clock = FakeClock()
-    for module in (recorder, device_recorder, running, own_loop, host):
+    clocked = (batch, batched_request, recorder, device_recorder, running, own_loop, host)
+    for module in clocked:
         monkeypatch.setattr(module, "now", clock)
     return clock
 
@@ -68,7 +76,8 @@ class FakeDevice:
         self.made = 0
         self.recorded = 0
         self.resolved = None
-        """What ``resolve`` was asked for."""
+        """What ``resolve`` was asked for last."""
+        self.calls = []
 
     def mark(self):
         event = FakeEvent()
@@ -89,6 +98,7 @@ class FakeDevice:
         if self.fails:
             raise RuntimeError("device-side assert")
         self.resolved = marks
+        self.calls.append(marks)
         order = [mark.order for _, mark in marks]
         assert order == sorted(order), "not in stream order"
         assert all(asked <= mark.at_ns for asked, mark in marks)
