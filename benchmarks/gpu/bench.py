@@ -89,6 +89,7 @@ def saved(model: LlamaForCausalLM) -> Iterator[Path]:
     place = tempfile.mkdtemp(dir=memory if memory.is_dir() else None)
     try:
         model.save_pretrained(place)
+        del model  # the caller may want its memory back
         yield Path(place)
     finally:
         shutil.rmtree(place)

@@ -32,8 +32,8 @@ def greedy_loop(model, ids, n, mark=lambda: None):
 def test_an_own_loop_with_one_added_line(tiny, prompt, telemetry):
     """A custom greedy loop is one request of 1 prefill and N-1 decode steps."""
     greedy_loop(tiny, prompt, 3)
-    begun = time.perf_counter()
     with llmtrace.capture() as records, llmtrace.request():
+        begun = time.perf_counter()
         tokens, times = greedy_loop(tiny, prompt, 6)
     (record,) = records
     assert tokens == tiny.generate(prompt, max_new_tokens=6, do_sample=False)[0, 5:].tolist()
