@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import overload
 
-from llmtrace.records import StepRecord
+from llmtrace.records import Leg, StepRecord
 
 
 @dataclass(slots=True, eq=False)
@@ -29,6 +29,8 @@ class StepColumns(Sequence[StepRecord]):
     put_s: array[float]
     forward_offset_s: array[float]
     """From a decode step's start to its forward call."""
+    legs: Mapping[int, tuple[Leg, ...]]
+    """By step: what each device did of it, where the model's layers lie on several."""
     forward_start_s: float | None = None
     """Of the prefill step; so is the next."""
     forward_end_s: float | None = None
@@ -69,6 +71,7 @@ class StepColumns(Sequence[StepRecord]):
             device_duration_s=_at(self.device_duration_s, index),
             launch_lead_s=_at(self.launch_lead_s, index),
             put_s=_at(self.put_s, index),
+            legs=self.legs.get(index, ()),
         )
 
     def _forward_start(self, index: int) -> float | None:

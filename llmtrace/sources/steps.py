@@ -9,8 +9,8 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from llmtrace import names
-from llmtrace.records import StepRecord
-from llmtrace.sources.attributes import Raw, count, number, seconds
+from llmtrace.records import Leg, StepRecord
+from llmtrace.sources.attributes import Raw, count, number, numbers, seconds, texts
 from llmtrace.step_columns import StepColumns
 
 NANO = 1e-9
@@ -22,6 +22,10 @@ STEP_ARRAYS = (
     names.STEP_PUTS,
 )
 """The request span's arrays of one value per step."""
+
+
+Legs = tuple[tuple[str, float, float], ...]
+"""Of each device's part of a step: the device, seconds from the step's start, seconds in it."""
 
 
 class StepSpan(NamedTuple):
@@ -47,13 +51,15 @@ DURATIONS = 4
 class StepSpans:
     """The step spans under one request span, met in any order; decode steps as columns."""
 
-    __slots__ = ("_durations", "_whole", "first_token", "prefill", "repeated")
+    __slots__ = ("_durations", "_whole", "first_token", "legs", "prefill", "repeated")
 
     def __init__(self) -> None:
         self.prefill: StepSpan | None = None
         self.first_token: StepSpan | None = None
         self.repeated = 0
         """Spans that were met before."""
+        self.legs: dict[int, Legs] = {}
+        """By step index, of steps that ran on several devices."""
         # Decode steps one after the other: index and whole numbers; durations. Of a million spans,
         # two calls for each are felt.
         self._whole = array("q")
@@ -69,8 +75,10 @@ class StepSpans:
             _or_nan(number(get(names.LAUNCH_LEAD))),
             _or_nan(seconds(get(names.FORWARD_OFFSET))),
         )
+        index = count(get(names.STEP_INDEX))
+        if index is not None and names.LEG_DEVICES in raws:
+            self.legs[index] = _legs(raws)
         if name == names.SPAN_DECODE:
-            index = count(get(names.STEP_INDEX))
             if index is not None:
                 self._whole.extend((index, start, end, tokens, forwards))
                 self._durations.extend(durations)
@@ -107,6 +115,17 @@ class StepSpans:
 
     def _indexes(self) -> array[int]:
         return self._whole[:: WHOLE + 1]
+
+
+def _legs(raws: Mapping[str, Raw]) -> Legs:
+    return tuple(
+        zip(
+            texts(raws.get(names.LEG_DEVICES)),
+            numbers(raws.get(names.LEG_OFFSETS), signed=True),
+            numbers(raws.get(names.LEG_DURATIONS)),
+            strict=True,
+        )
+    )
 
 
 def _or_one(raw: Raw | None) -> int:
@@ -154,6 +173,15 @@ def from_spans(
         launch_lead_s=lead,
         put_s=array("d", [*puts, *padding] if puts else ()),
         forward_offset_s=offset,
+        legs={
+            index: tuple(
+                Leg(device, begun + after, begun + after + lasted)
+                for device, after, lasted in legs
+                for begun in [(start[index] - origin_unix_ns) * NANO]
+            )
+            for index, legs in spans.legs.items()
+            if index < len(start)
+        },
         forward_start_s=(prefill.start_unix_ns - origin_unix_ns) * NANO if prefill else None,
         forward_end_s=(prefill.end_unix_ns - origin_unix_ns) * NANO if prefill else None,
     )
@@ -186,4 +214,5 @@ def from_arrays(
         launch_lead_s=leads,
         put_s=puts,
         forward_offset_s=array("d"),
+        legs={},
     )

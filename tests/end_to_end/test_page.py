@@ -12,7 +12,7 @@ from transformers import TextStreamer
 
 import llmtrace
 from llmtrace.analysis.report import build_report
-from llmtrace.records import Finding
+from llmtrace.records import Finding, Leg
 from llmtrace.reports import html
 from tests.synthetic import invented
 from tests.unit.test_html import request
@@ -278,15 +278,15 @@ def test_nothing_but_failures(tmp_path, open_page):
     assert "OutOfMemoryError" in page.locator("table.requests").inner_text()
 
 
-def bars_ms(page, kind):
-    """From where to where the bars of a lane go, in the milliseconds of the axis."""
+def bars_ms(page, kind, lane=0):
+    """From where to where the bars of a lane of its kind go, in milliseconds of the axis."""
     ticks = page.locator(".waterfall text.tick").evaluate_all(
         "all => all.map((one) => [Number(one.getAttribute('x')), one.textContent])"
     )
     (x1, first), (x2, second), *_ = ticks
     first, second = (float(text.split()[0].replace(",", "")) for text in (first, second))
     scale = (second - first) / (x2 - x1)
-    path = page.locator(f".waterfall .span.{kind}").get_attribute("d")
+    path = page.locator(f".waterfall .span.{kind}").nth(lane).get_attribute("d")
     shapes = re.findall(r"M([\d.]+) [\d.]+h([\d.]+)v", path)
     return [
         ((float(x) - x1) * scale + first, (float(x) + float(width) - x1) * scale + first)
@@ -398,3 +398,17 @@ def test_the_browser_holds_the_page_to_its_policy(real, chromium):
     assert refused == ["connect-src", "img-src", "script-src-elem"]
     assert page.title() != "run"
     page.close()
+
+
+def test_several_devices(tmp_path, open_page):
+    """A lane for each device: the first from 250 ms for 40 ms, the second 10 ms after it."""
+    steps = [
+        replace(step, legs=(Leg("cuda:0", at, at + 0.04), Leg("cuda:1", at + 0.05, at + 0.09)))
+        for step in request().steps
+        for at in [step.start_s]
+    ]
+    page = open_page(written(tmp_path, [request(steps=steps)]))
+    lanes = page.locator(".waterfall text.lane").all_text_contents()
+    assert lanes[-3:] == ["cuda:0", "cuda:1", "ITL"]
+    assert bars_ms(page, "device", 0)[1] == pytest.approx((250, 290), abs=1)
+    assert bars_ms(page, "device", 1)[1] == pytest.approx((300, 340), abs=1)

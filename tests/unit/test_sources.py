@@ -20,7 +20,7 @@ from llmtrace import names
 from llmtrace.analysis.report import build_report
 from llmtrace.errors import MissingExtraError, SourceError
 from llmtrace.recording.request import RequestInfo
-from llmtrace.records import (
+from llmtrace.records import (, Leg
     Finding,
     GenerationParameters,
     ModelFacts,
@@ -110,7 +110,13 @@ STEPS = [
         "00000000000000b2",
         0.25,
         0.375,
-        {"llmtrace.step.index": 1, "llmtrace.host.duration": 0.1},
+        {
+            "llmtrace.step.index": 1,
+            "llmtrace.host.duration": 0.1,
+            "llmtrace.legs.devices": ["cuda:0", "cuda:1"],
+            "llmtrace.legs.offsets": [0.0, 0.0625],
+            "llmtrace.legs.durations": [0.03125, 0.03125],
+        },
         "00000000000000aa",
     ),
     span(
@@ -167,6 +173,11 @@ def test_a_request_and_its_steps(file):
     assert record.steps[0].forward_start_s == pytest.approx(0.05)
     assert record.steps[2].host_duration_s == 0.2
     assert record.steps[1].forward_start_s is None
+    assert record.steps[1].legs == (
+        Leg("cuda:0", 0.25, 0.28125),
+        Leg("cuda:1", 0.3125, 0.34375),
+    )
+    assert record.steps[2].legs == ()
     assert record.steps[2].forward_start_s == pytest.approx(0.375 + 0.0625)
     assert recording.resources == ({"service.name": "app"},)
 

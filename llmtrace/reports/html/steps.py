@@ -13,7 +13,7 @@ from itertools import chain, zip_longest
 from typing import Any
 
 from llmtrace.records import RequestRecord, StepRecord
-from llmtrace.reports.html.columns import micros
+from llmtrace.reports.html.columns import MICRO, micros
 
 MAX_VALUES = 400_000
 """Numbers in all of the page's steps: about 2 MB."""
@@ -56,8 +56,8 @@ def encoded_steps(records: Sequence[RequestRecord], chosen: Sequence[int]) -> di
     """Return the steps of the *chosen* requests, column by column, in microseconds.
 
     ``length`` is previous token to this one. ``put`` and ``forward`` count from the token and from
-    the step's start. A column that holds nothing is left out, and so is ``tokens`` where it is 1
-    throughout.
+    the step's start; so do ``legs``, by device: begin and end of each of its parts of the step. A
+    column that holds nothing is left out, and so is ``tokens`` where it is 1 throughout.
     """
     with_steps = sum(1 for record in records if record.steps)
     return {
@@ -74,9 +74,19 @@ def _encoded(steps: Sequence[StepRecord]) -> dict[str, Any]:
         column = [micros(value(step)) for step in steps]
         if any(number is not None for number in column):
             found[name] = column
+    devices = dict.fromkeys(leg.device for step in steps for leg in step.legs)
+    if devices:
+        found["legs"] = {device: [_legs(step, device) for step in steps] for device in devices}
     if any(step.tokens != 1 for step in steps):
         found["tokens"] = [step.tokens for step in steps]
     return found
+
+
+def _legs(step: StepRecord, device: str) -> list[int]:
+    """Return when *device* began and ended each of its parts of the step, from its start."""
+    own = [leg for leg in step.legs if leg.device == device]
+    times = [at - step.start_s for leg in own for at in (leg.start_s, leg.end_s)]
+    return [round(at * MICRO) for at in times]
 
 
 def _size(record: RequestRecord) -> int:
@@ -85,7 +95,7 @@ def _size(record: RequestRecord) -> int:
         return 0
     last = record.steps[-1]
     columns = 1 + sum(value(last) is not None for value in _COLUMNS.values())
-    return columns * len(record.steps)
+    return (columns + 2 * len(last.legs)) * len(record.steps)
 
 
 def _first(records: Sequence[RequestRecord]) -> Iterator[int]:

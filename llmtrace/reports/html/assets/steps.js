@@ -41,9 +41,17 @@ function stepsOf(row) {
     device,
     host: told.host && told.host.map((length, i) => hostSpan(row, i, starts, length, told, device)),
     put: told.put && told.put.map((late, i) => (late === null ? null : starts[i + 1] + late)),
+    legs: told.legs && Object.entries(told.legs).map(([name, parts]) => ({
+      name,
+      spans: parts.flatMap((part, i) => pairs(part).map(([from, to]) => [starts[i] + from, starts[i] + to])),
+    })),
     placed: Boolean(told.forward || told.lead),
     slow: (i) => i > 0 && told.length[i] > SLOW * median,
   };
+}
+
+function pairs(list) {
+  return Array.from({ length: list.length / 2 }, (_, i) => [list[2 * i], list[2 * i + 1]]);
 }
 
 // From the previous token on the device's stream to the end of this step's forward.

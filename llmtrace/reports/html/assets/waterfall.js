@@ -42,7 +42,8 @@ class Waterfall {
     const { steps } = life;
     const lanes = life.phases.map((phase) => ({ name: phase.name, phase }));
     if (steps && steps.host) lanes.push({ name: "host", spans: steps.host, kind: "host" });
-    if (steps && steps.device) lanes.push({ name: "device", spans: steps.device, kind: "device" });
+    if (steps && steps.legs) lanes.push(...steps.legs.map(({ name, spans }) => ({ name, spans, kind: "device" })));
+    else if (steps && steps.device) lanes.push({ name: "device", spans: steps.device, kind: "device" });
     if (known(at("delivery", life.row)) || (steps && steps.put)) lanes.push({ name: "delivery", kind: "delivery" });
     return lanes;
   }
