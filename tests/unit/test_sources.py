@@ -20,9 +20,10 @@ from llmtrace import names
 from llmtrace.analysis.report import build_report
 from llmtrace.errors import MissingExtraError, SourceError
 from llmtrace.recording.request import RequestInfo
-from llmtrace.records import (, Leg
+from llmtrace.records import (
     Finding,
     GenerationParameters,
+    Leg,
     ModelFacts,
     RequestRecord,
     StepRecord,
