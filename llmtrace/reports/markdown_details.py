@@ -32,6 +32,7 @@ def details(report: Report) -> list[str]:
         ),
         folded("ITL by token position, ms", _positions(report)),
         folded("Where the time goes", _phases(report)),
+        folded("First visible text, ms", _first_text(report)),
         *(folded(GROUP_NAMES[found.by], _groups(found)) for found in report.groups),
         folded("TGS by concurrency", _by_concurrency(report)),
         folded("95 % intervals, ms", _intervals(report)),
@@ -65,6 +66,19 @@ def _phases(report: Report) -> str:
         late = cells([found.delivery.mean_s], 1e3)[0]
         lines.append(["delivery", late, "beside decoding", escaped(found.delivery.formula)])
     return make_table(["", "mean ms", "share", "what"], lines, left=(3,))
+
+
+def _first_text(report: Report) -> str:
+    found = report.first_text
+    if found is None:
+        return ""
+    lines = [
+        [name.replace("_", " "), *numbers(part, 1e3), f"{found.shares[name] or 0:.1%}"]
+        for name, part in found.parts.items()
+        if part is not None
+    ]
+    lines.append(["all", *numbers(found.total_s, 1e3), "100.0%"])
+    return make_table(["", "count", *COLUMNS, "share"], lines)
 
 
 def _groups(found: Grouping) -> str:

@@ -99,6 +99,18 @@ def test_headline_of_real_traces(real, open_page):
     assert "first request" in page.locator("#cold").inner_text()
 
 
+def test_what_readers_waited_for(tmp_path, open_page):
+    """A table where a stream was read, and none where none was."""
+    record = request(prefill_s=0.2, hold_back_s=0.05, first_visible_text_s=0.25)
+    page = open_page(written(tmp_path, [record]))
+    table = page.get_by_role("region", name="First visible text, ms").inner_text()
+    assert re.search(r"hold back\s+1\s+50.00", table)
+    assert "more than white space" in table
+    (tmp_path / "other").mkdir()
+    page = open_page(written(tmp_path / "other", [request()]))
+    assert page.get_by_role("region", name="First visible text, ms").count() == 0
+
+
 def test_a_click_shows_the_waterfall(real, open_page):
     """Of the request clicked: all its phases, its tokens, and a way to each of its steps."""
     path, _ = real

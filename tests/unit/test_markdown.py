@@ -61,6 +61,20 @@ def test_every_table_is_whole():
     assert "[it](" not in report
 
 
+def test_what_readers_waited_for():
+    """Prefill 200 ms and 50 ms until it was text: four fifths and one."""
+    record = request(prefill_s=0.2, hold_back_s=0.05, first_visible_text_s=0.25)
+    lines = rendered(record).splitlines()
+    at = lines.index("<details><summary>First visible text, ms</summary>")
+    assert [
+        (cells(line)[0], cells(line)[2], cells(line)[-1]) for line in lines[at + 4 : at + 7]
+    ] == [
+        ("prefill", "200.00", "80.0%"),
+        ("hold back", "50.00", "20.0%"),
+        ("all", "250.00", "100.0%"),
+    ]
+
+
 def test_conditions_stand_under_tgs():
     """All four, whatever is known."""
     report = rendered(request())

@@ -22,6 +22,8 @@ _DURATIONS: dict[str, Callable[[RequestRecord], float | None]] = {
     "prefill_start": lambda r: r.steps[0].forward_start_s if r.steps else None,
     "prefill_end": lambda r: r.steps[0].forward_end_s if r.steps else None,
     "delivery": lambda r: r.first_delivery_s,
+    "prepare": lambda r: r.prepare_s,
+    "hold_back": lambda r: r.hold_back_s,
     "visible": lambda r: r.first_visible_text_s,
     "handover": lambda r: r.handover_s,
 }

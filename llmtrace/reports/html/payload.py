@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from llmtrace.analysis import metrics
+from llmtrace.analysis.first_text import FORMULAS
 from llmtrace.analysis.gaps import gaps_of
 from llmtrace.analysis.report import Report
 from llmtrace.analysis.summary import DEVIATION, PERCENTILE_METHOD
@@ -46,6 +47,8 @@ def payload(
         "errors": report.errors,
         "conditions": conditions(numbers.tgs.conditions),
         "phases": None if numbers.phases is None else asdict(numbers.phases),
+        "first_text": None if numbers.first_text is None else asdict(numbers.first_text),
+        "first_text_formulas": FORMULAS,
         "formulas": [(spec.name, spec.formula) for spec in metrics.ALL],
         "methods": {"percentiles": PERCENTILE_METHOD, "deviation": DEVIATION},
         "requests": columns(records, counted),

@@ -78,7 +78,7 @@ function page() {
   byId("latency").append(el("h2", { id: "latency-title" }, "Latency"), el("div", { class: "grid" },
     itlCurve(), ttftAgainstPrompt(open), histogramCard("TTFT", data.ttft_histogram, "request"),
     histogramCard("ITL", data.itl_histogram, "gap"), phaseShares(),
-    ...[everyNumber(), intervals(), byPrompt, byPosition, ...groups()].filter(Boolean)));
+    ...[everyNumber(), intervals(), byPrompt, byPosition, firstText(), ...groups()].filter(Boolean)));
   byId("throughput").append(el("h2", { id: "throughput-title" }, "Throughput over time"), el("div", { class: "grid" },
     timelineCard("Tokens per second", [bins(), cutNote()], "tgs", "tok/s"),
     timelineCard("Requests running", "mean of each bin; all requests, cold and failed ones too", "running", "running"),

@@ -98,6 +98,19 @@ function byConcurrency() {
     "Tokens selected while so many requests ran / time in which so many ran.");
 }
 
+// What readers of streams waited for.
+function firstText() {
+  const found = data.first_text;
+  if (!found) return null;
+  const names = ["count", "mean", "p50", "p95", "max"];
+  const numbers = (summary) => names.map((name) => (name === "count" ? whole(summary.count) : ms_(summary[name])));
+  const parts = Object.entries(found.parts).filter(([, part]) => part);
+  return plainTable("First visible text, ms", ["", ...names, "share", "what"], [
+    ...parts.map(([name, part]) => [name.replace("_", " "), ...numbers(part), share(found.shares[name] || 0), data.first_text_formulas[name]]),
+    ["all", ...numbers(found.total_s), share(1), ""],
+  ], "Of streams that were read: from the server span, request() block or generate() to text that is more than white space. The parts of a request add up to it.");
+}
+
 function phaseShares() {
   const { phases } = data;
   if (!phases) return card("Where the time goes", null, nothing("No request tells all of its parts."));
