@@ -13,7 +13,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, sync_playwright
 
-WIDE = {"width": 1280, "height": 1180}
+WIDE = {"width": 1280, "height": 1520}
 SHOTS: dict[str, dict[str, Any]] = {
     "light": {"viewport": WIDE, "color_scheme": "light"},
     "dark": {"viewport": WIDE, "color_scheme": "dark"},
