@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import threading
 import time
 
 import peft
@@ -18,6 +19,7 @@ from transformers import (
     GenerationMixin,
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
+    TextIteratorStreamer,
     TextStreamer,
     Trainer,
     TrainingArguments,
@@ -215,6 +217,21 @@ def test_only_the_calls_that_made_the_prompt_count(tiny, tokenizer):
         tiny.generate(inputs.input_ids, max_new_tokens=N)
     assert [r.operation for r in records] == ["text_completion", "chat", "text_completion"]
     assert [r.tokenize_s is not None for r in records] == [False, True, False]
+
+
+def test_a_thread_of_its_own_without_any_span(tiny, tokenizer):
+    """Tokenized and streamed here, generated there, as servers do it: the streamer links them."""
+    with llmtrace.capture() as records:
+        inputs = tokenizer.apply_chat_template(
+            [{"role": "user", "content": "w5 w6 w7"}], return_tensors="pt", return_dict=True
+        )
+        arguments = {"streamer": TextIteratorStreamer(tokenizer), "max_new_tokens": N}
+        thread = threading.Thread(target=tiny.generate, kwargs={**inputs, **arguments})
+        thread.start()
+        thread.join()
+    (record,) = records
+    assert record.operation == "chat"
+    assert record.tokenize_s > 0
 
 
 def test_queue_time_leaves_out_only_what_was_tokenized_meanwhile(tiny, tokenizer):
