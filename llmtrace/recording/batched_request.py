@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from llmtrace.guard import guard
 from llmtrace.known_findings import BATCH_STOPPED, PREEMPTED, REQUEST_ID_REUSED
 from llmtrace.recording.pipeline import OpenSpan, Pipeline
 from llmtrace.recording.recorder import Marks
@@ -50,6 +52,7 @@ class BatchedRequest:
         "_unclaimed",
         "_wall",
         "context",
+        "decode",
         "forwards",
         "info",
         "keeps_steps",
@@ -95,6 +98,8 @@ class BatchedRequest:
         self.position = self.prefill_length = self.shared = self.total = self.preemptions = 0
         self.stretch: object = None
         """The stretch of steps that knows of it."""
+        self.decode: Callable[[list[list[int]]], list[str]] | None = None
+        """Makes text of ids, where that is to be recorded."""
         self.over = False
         self.keeps_steps = True
         """Whether single steps are kept, or only counted from now on."""
@@ -125,7 +130,7 @@ class BatchedRequest:
         )
         child = start_batched(pipeline, info, self._wall, self.context, self._states)
         if child is not None:
-            child.shared = shared
+            child.shared, child.decode = shared, self.decode
             if shared:
                 child._done = self._done  # noqa: SLF001 - one of its own
                 child.forwards = self.forwards[: self._done]
@@ -184,6 +189,9 @@ class BatchedRequest:
             info.finish_reasons = (reason,)
             info.output_tokens_per_row = (self.total,)
             info.preemptions = self.preemptions
+            if self.decode is not None and self.state is not None:
+                tokens = self._states.tokens(self.state, self._length)
+                info.output_text = guard.call("decoding", self.decode, [tokens])
             if self.preemptions:
                 info.findings.append(PREEMPTED)
             self._pipeline.submit(info, self._marks(timer), self._wall.wall_ns, span)
@@ -203,7 +211,7 @@ class BatchedRequest:
 
     def _let_go(self) -> None:
         self.forwards, self._tokens, self._last = [], [], None
-        self.state = self.context = self.stretch = None
+        self.state = self.context = self.stretch = self.decode = None
 
     def _marks(self, timer: StepTimer | None) -> Marks:
         forwards = self.forwards[: self._done]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from llmtrace import names
@@ -15,7 +16,7 @@ from llmtrace.recording.stream import StreamTimes
 from llmtrace.seams.batch_state import States, stop_ids
 from llmtrace.seams.generation_config import parameters_of
 from llmtrace.seams.model_facts import model_facts
-from llmtrace.seams.tokenizers import take_tokenization
+from llmtrace.seams.tokenizers import take_tokenization, texts_of
 from llmtrace.timing.host import WallAnchor
 
 
@@ -32,18 +33,24 @@ class Submission:
         self, pipeline: Pipeline, batch: Batch, states: States, state: Any
     ) -> BatchedRequest | None:
         """Return the request that *state* is of, or None where it must not be traced."""
-        info = self._info(pipeline, batch, states, state)
+        info = self._info(batch, states, state)
+        tokenizer = self._adopt_tokenization(pipeline, info, prompt := states.prompt(state))
         # Only a request that is to be split needs its context again.
         context = pipeline.telemetry.here() if getattr(state, "num_children", 0) else None
-        return start_batched(pipeline, info, self.at, context, states)
+        request = start_batched(pipeline, info, self.at, context, states)
+        content = pipeline.config.content in {"span_only", "span_and_event"}
+        if request is not None and content and tokenizer is not None:
+            info.input_text = texts_of(tokenizer, [prompt])
+            request.decode = partial(texts_of, tokenizer)
+        return request
 
-    def _info(self, pipeline: Pipeline, batch: Batch, states: States, state: Any) -> RequestInfo:
+    def _info(self, batch: Batch, states: States, state: Any) -> RequestInfo:
         model = self.manager.model
         prompt = states.prompt(state)
         length = len(prompt)
         streaming = bool(getattr(state, "streaming", getattr(self.manager, "streaming", False)))
         asked = parameters_of(self.manager.generation_config, length, stream=streaming)
-        info = RequestInfo(
+        return RequestInfo(
             model=model_facts(model),
             device=str(getattr(model, "device", "cpu")),
             strategy="continuous",
@@ -59,9 +66,13 @@ class Submission:
             attributes={**block_attributes(), names.BATCH_REQUEST_ID: str(state.request_id)},
             stream=StreamTimes(pull=True) if streaming else None,
         )
+
+    def _adopt_tokenization(self, pipeline: Pipeline, info: RequestInfo, prompt: list[int]) -> Any:
+        """Note the tokenizer calls that made *prompt*; returns the tokenizer, if it is known."""
         before = take_tokenization(pipeline.telemetry.key(None), [prompt])
-        if before is not None:
-            info.tokenize_ns = before.duration_ns
-            info.tokenize_begun_ns = before.begun_ns
-            info.operation = "chat" if before.chat else "text_completion"
-        return info
+        if before is None:
+            return None
+        info.tokenize_ns = before.duration_ns
+        info.tokenize_begun_ns = before.begun_ns
+        info.operation = "chat" if before.chat else "text_completion"
+        return before.tokenizer() if before.tokenizer is not None else None

@@ -49,6 +49,28 @@ class Duck:
         self.puts, self.ended = [], 0
 
 
+class _GenerationCancelled(Exception):  # noqa: N818 - as transformers serve calls it
+    """The reader has left."""
+
+
+def test_a_reader_that_has_left_is_no_error(tiny, prompt, telemetry):
+    """``transformers serve`` ends a request by raising out of its streamer."""
+
+    class Left(Own):
+        def put(self, value):
+            super().put(value)
+            if len(self.puts) == 4:  # the prompt, and three tokens
+                raise _GenerationCancelled
+
+    with llmtrace.capture() as records, pytest.raises(_GenerationCancelled):
+        tiny.generate(prompt, max_new_tokens=9, do_sample=False, streamer=Left())
+    (record,) = records
+    assert record.error is None
+    assert record.finish_reasons == ("cancelled",)
+    assert record.output_tokens == 3
+    assert "error.type" not in telemetry.requests()[0].attributes
+
+
 def generate(model, prompt, streamer, n=6):
     begun = time.perf_counter()
     with llmtrace.capture() as records:

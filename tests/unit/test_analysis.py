@@ -292,6 +292,31 @@ def test_phases_tile_the_time():
     assert found.delivery.mean_s == pytest.approx(0.5)
 
 
+def test_a_schedulers_queue_is_inside_the_request_and_counts_once():
+    """Queue 1, prefill 2, forwards 1, 1 between: of 5 s, none of them twice."""
+    record = request(
+        3.5,
+        5.0,
+        queue_s=1.0,
+        preemptions=0,
+        prefill_s=2.0,
+        steps=[
+            StepRecord(0, "prefill", 0.0, 3.5, 1, 1, host_duration_s=2.0),
+            decode_step(1, 3.5, 5.0, host_duration_s=1.0),
+        ],
+    )
+    found = phases([record])
+    assert found is not None
+    assert {p.name: p.mean_s for p in found.parts} == {
+        "queue": pytest.approx(1),
+        "tokenize": None,
+        "prefill": pytest.approx(2),
+        "sampling": pytest.approx(1),
+        "decode": pytest.approx(1),
+        "return": pytest.approx(0),
+    }
+
+
 def test_phases_that_no_request_has_are_absent():
     """Without a server span there is no queue: None, not 0."""
     step = StepRecord(0, "prefill", 0.0, 1.0, 1, 1)
