@@ -1,12 +1,16 @@
 """The five ways of turning llmtrace on, each in a process of its own."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import pytest
+
+ROOT = Path(__file__).parents[2]
 IDS = "print(generate(4))\n"
 
 
@@ -205,6 +209,65 @@ def test_sigterm_keeps_what_has_finished(program, tmp_path):
     process.stdout.close()
     (file,) = trace_files(tmp_path)
     assert len(spans_in(file)) == 5
+
+
+TERMINATED = """
+    import signal, time
+    {setup}
+    generate(3)
+    print("up", flush=True)
+    time.sleep(60)
+    """
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["default", "a handler of its own"])
+def test_sigterm_in_a_program_we_started(program, tmp_path, own):
+    """The summary is printed and the signal ends the program; its own handler stays its own."""
+    setup = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))" if own else "pass"
+    app = program(TERMINATED.format(setup=setup), head="")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "llmtrace", "run", app],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert process.stdout.readline() == b"up\n"
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == (7 if own else -signal.SIGTERM), errors
+    assert b"1 request, 1 ok" in errors
+    (file,) = trace_files(tmp_path)
+    assert len(spans_in(file)) == 5
+
+
+def test_sigterm_ends_a_forked_child_at_once(program, tmp_path, start):
+    """A child has the default back, and ``Process.terminate()`` does what it says."""
+    app = program(
+        """
+        import multiprocessing, signal, time
+
+        def work(pipe):
+            pipe.send(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
+            time.sleep(60)
+
+        ours, theirs = multiprocessing.Pipe()
+        child = multiprocessing.get_context("fork").Process(target=work, args=(theirs,))
+        child.start()
+        assert ours.recv()
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        child.terminate()
+        child.join(30)
+        assert child.exitcode == -signal.SIGTERM
+        """,
+        head="",
+    )
+    done = start("-m", "llmtrace", "run", app, PYTHONPATH=str(ROOT))
+    assert done.returncode == 0, done.stderr
 
 
 def test_ctrl_c_ends_the_request_and_the_program_as_ever(program, tmp_path):
