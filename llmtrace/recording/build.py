@@ -66,7 +66,7 @@ def build_record(request: FinishedRequest) -> RequestRecord:
         ttft_from_admission_s=_minus(ttft, _since_start(marks, info.admitted_ns)),
         preemptions=info.preemptions,
         tokenize_s=None if info.tokenize_ns is None else info.tokenize_ns * NANO,
-        prepare_s=_prepare(steps),
+        prepare_s=_prepare(info, marks, steps),
         sampling_s=_sampling(steps, ttft),
         delivery_s=_delivery(marks, stream, ttft),
         hold_back_s=_hold_back(stream),
@@ -255,8 +255,11 @@ def _prefill(steps: list[StepRecord]) -> float | None:
     return steps[0].forward_end_s - steps[0].forward_start_s
 
 
-def _prepare(steps: list[StepRecord]) -> float | None:
-    return steps[0].forward_start_s if steps else None
+def _prepare(info: RequestInfo, marks: Marks, steps: list[StepRecord]) -> float | None:
+    """Return the time to the first forward; of a batched request, from its admission."""
+    begun = steps[0].forward_start_s if steps else None
+    admitted = _since_start(marks, info.admitted_ns)
+    return begun if admitted is None else _minus(begun, admitted)
 
 
 def _sampling(steps: list[StepRecord], ttft: float | None) -> float | None:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from llmtrace import names
+from llmtrace.guard import guard
 from llmtrace.recording.batch import Batch
 from llmtrace.recording.batched_request import BatchedRequest, start_batched
 from llmtrace.recording.block import block_attributes, block_start
@@ -35,13 +36,16 @@ class Submission:
         """Return the request that *state* is of, or None where it must not be traced."""
         info = self._info(batch, states, state)
         tokenizer = self._adopt_tokenization(pipeline, info, prompt := states.prompt(state))
+        content = pipeline.config.content in {"span_only", "span_and_event"}
+        decode = partial(texts_of, tokenizer) if content and tokenizer is not None else None
+        if decode is not None:
+            info.input_text = guard.call("decoding", decode, [prompt])
         # Only a request that is to be split needs its context again.
         context = pipeline.telemetry.here() if getattr(state, "num_children", 0) else None
+        # Last, as what it starts must be ended: nothing after it may fail.
         request = start_batched(pipeline, info, self.at, context, states)
-        content = pipeline.config.content in {"span_only", "span_and_event"}
-        if request is not None and content and tokenizer is not None:
-            info.input_text = texts_of(tokenizer, [prompt])
-            request.decode = partial(texts_of, tokenizer)
+        if request is not None:
+            request.decode = decode
         return request
 
     def _info(self, batch: Batch, states: States, state: Any) -> RequestInfo:

@@ -35,7 +35,6 @@ from llmtrace.seams.streamers import (
     observe,
     place_of,
 )
-from llmtrace.seams.streamers import StreamerProxy, context_of, is_proxied, observe, place_of
 from llmtrace.seams.tokenizers import take_tokenization, texts_of
 from llmtrace.timing.host import WallAnchor
 
@@ -114,10 +113,6 @@ class GenerateRequest:
         before = take_tokenization(pipeline.telemetry.key(context), self.prompt.tensor)
         if before is None and (place := place_of(streamer)) is not None:
             before = take_tokenization(place, self.prompt.tensor)
-        prompt = self.prompt.tensor
-        before = take_tokenization(pipeline.telemetry.key(context), prompt)
-        # Or in the thread that built the streamer, where there is no span.
-        before = before or take_tokenization(place_of(streamer), prompt)
         if before is not None:
             self.info.tokenize_ns = before.duration_ns
             self.info.tokenize_begun_ns = before.begun_ns

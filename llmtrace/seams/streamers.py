@@ -18,7 +18,6 @@ from llmtrace.recording.recorder import Recorder
 from llmtrace.recording.stream import StreamTimes
 from llmtrace.seams.patching import PatchSet
 from llmtrace.seams.tokenizers import this_place
-from llmtrace.seams.tokenizers import current_place
 from llmtrace.timing.host import now
 
 
@@ -31,9 +30,6 @@ class _Known:
     """The telemetry context in which it was built, if that holds a span."""
     place: object = None
     """The place in which it was built, if no span says it: a prompt may have been made there."""
-    """The telemetry context in which it was built."""
-    place: object | None = None
-    """What identifies that place to tokenizer calls made there, where there was no span."""
     times: StreamTimes | None = None
 
 
@@ -62,7 +58,6 @@ def context_of(streamer: Any) -> Any | None:
 
 def place_of(streamer: Any) -> object | None:
     """Return the place in which *streamer* was built, if no span says it."""
-    """Return what identifies the place where *streamer* was built to tokenizer calls there."""
     known = _known.get(id(streamer))
     return known.place if known is not None and known.alive() is streamer else None
 
@@ -194,11 +189,6 @@ def _queued(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str
     if times is not None:
         times.ready.append(now())
     return wrapped(*args, **kwargs)
-    place = current_place()
-    if context is not None or place is not None:
-        known = _remember(streamer)
-        if known is not None:
-            known.context, known.place = context, place
 
 
 def _taken(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -138,11 +138,6 @@ def _own_key() -> object:
     return key
 
 
-def current_place() -> object | None:
-    """Return what identifies this place to tokenizer calls that were made where no span is."""
-    return _place.get()
-
-
 def take_tokenization(key: object | None, prompt: Any) -> Tokenization | None:
     """Return, once, the tokenizer calls that made *prompt*.
 

@@ -88,6 +88,9 @@ def check_latencies(record):
     assert 0 < record.queue_s < record.ttft_s <= record.e2e_s <= record.duration_s
     assert record.ttft_from_admission_s == pytest.approx(record.ttft_s - record.queue_s)
     assert 0 < record.prefill_s <= record.ttft_from_admission_s
+    parts = (record.queue_s, record.prepare_s, record.prefill_s, record.sampling_s)
+    assert min(parts) >= 0
+    assert sum(parts) == pytest.approx(record.ttft_s)
     assert len(record.itl_s) == record.output_tokens - 1
     assert record.e2e_s == pytest.approx(record.ttft_s + sum(record.itl_s))
 
