@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from importlib import metadata
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -24,7 +26,7 @@ from opentelemetry.sdk.trace.export import (
 
 from llmtrace.errors import ConfigError
 from llmtrace.guard import guard
-from llmtrace.names import RANK, WORLD_SIZE
+from llmtrace.names import RANK, VERSION, WORLD_SIZE
 from llmtrace.telemetry.local_file import BufferedProcessor, LocalFileExporter, default_service
 
 QUEUE_SIZE = 16_384
@@ -94,11 +96,20 @@ def _started(signal: str, name: str, start: Callable[[], Any]) -> Any:
 
 def resource(environ: Mapping[str, str]) -> Resource:
     """Return this process's resource, named after its script unless the environment names it."""
-    made = Resource.create(_rank(environ))
+    made = Resource.create({**_versions(), **_rank(environ)})
     listed = environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(",")
     keys = {item.partition("=")[0].strip() for item in listed}
     named = environ.get("OTEL_SERVICE_NAME") or "service.name" in keys
     return made if named else made.merge(Resource({"service.name": default_service()}))
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of the packages that the figures hang on, as far as installed."""
+    found = {}
+    for package in ("torch", "transformers", "accelerate", "bitsandbytes"):
+        with suppress(metadata.PackageNotFoundError):
+            found[f"{VERSION}.{package}"] = metadata.version(package)
+    return found
 
 
 def _rank(environ: Mapping[str, str]) -> dict[str, int]:

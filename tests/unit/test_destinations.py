@@ -413,3 +413,24 @@ print([os.path.exists("exported.txt")])
         OTEL_TRACES_EXPORTER="keeping",
     )
     assert exported == [True]
+
+
+def test_a_resource_of_our_own_says_what_the_figures_hang_on(monkeypatch):
+    """Versions of the packages in use, and nothing of those that are not installed."""
+    from importlib import metadata
+
+    from llmtrace.telemetry import exporters
+
+    def version(package):
+        if package == "bitsandbytes":
+            raise metadata.PackageNotFoundError(package)
+        return f"{package}-1"
+
+    monkeypatch.setattr(exporters.metadata, "version", version)
+    found = exporters.resource({"RANK": "1", "WORLD_SIZE": "2"}).attributes
+    assert found["llmtrace.version.torch"] == "torch-1"
+    assert found["llmtrace.version.transformers"] == "transformers-1"
+    assert "llmtrace.version.bitsandbytes" not in found
+    assert (found["llmtrace.rank"], found["llmtrace.world_size"]) == (1, 2)
+    alone = exporters.resource({"RANK": "0", "WORLD_SIZE": "1"}).attributes
+    assert "llmtrace.rank" not in alone
