@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from llmtrace.analysis.curve import Curve, Trend, itl_curve, trend
 from llmtrace.analysis.findings import merge_findings, only_cold_requests
@@ -14,6 +14,7 @@ from llmtrace.analysis.groups import Grouping, groupings
 from llmtrace.analysis.intervals import Interval, draw
 from llmtrace.analysis.latency import Bucket, itl_by_position, ttft_by_prompt_tokens
 from llmtrace.analysis.phases import Phases, phases
+from llmtrace.analysis.ranks import Ranks, one_per_request, ranks_of
 from llmtrace.analysis.summary import Summary, present, summarise
 from llmtrace.analysis.throughput import Throughput, throughput
 from llmtrace.records import Finding, RequestRecord
@@ -79,6 +80,8 @@ class Report:
     mbu: Summary | None = None
     """Where the device's peaks are known; so is the next."""
     mfu: Summary | None = None
+    ranks: Ranks | None = None
+    """Of tensor-parallel requests, which several ranks record."""
     intervals: Mapping[str, Mapping[str, Interval]] = field(default_factory=dict)
     """For ``ttft_s``, ``itl_s``, ``tpot_s`` and ``e2e_s``: the interval of ``mean``, ``p50``,
     ``p90``, ``p95`` and ``p99``, as far as there are enough requests for one."""
@@ -88,23 +91,24 @@ def build_report(records: Sequence[RequestRecord], *, include_cold: bool = False
     """Return the report of *records*.
 
     Failed requests are counted and left out of every number. So are cold ones, unless
-    *include_cold*.
+    *include_cold*. What several ranks served together is one request.
     """
+    found, ranks = merge_findings(records), ranks_of(records)
+    records = one_per_request(records)
     good = [record for record in records if record.error is None]
     counted = counted_requests(records, include_cold=include_cold)
-    found = merge_findings(records)
     cold = None
     if good and not counted:
         found = (only_cold_requests(good), *found)
         cold = _report(records, good, found, None)
-    return _report(records, counted, found, cold)
+    return replace(_report(records, counted, found, cold), ranks=ranks)
 
 
 def counted_requests(
     records: Sequence[RequestRecord], *, include_cold: bool = False
 ) -> list[RequestRecord]:
     """Return the requests whose numbers count: good ones, and warm unless *include_cold*."""
-    good = [record for record in records if record.error is None]
+    good = [record for record in one_per_request(records) if record.error is None]
     return good if include_cold else [record for record in good if not record.cold]
 
 

@@ -45,6 +45,23 @@ def cold_requests(report: Report, columns: Sequence[str]) -> RenderableType | No
     return Group(table, small_print(f"Left out of every other table. Reasons: {reasons}."))
 
 
+def ranks(report: Report, columns: Sequence[str]) -> RenderableType | None:
+    """Return how far apart the ranks of tensor-parallel requests were; None without any."""
+    found = report.ranks
+    if found is None:
+        return None
+    table = make_table("Ranks apart ms", "count", *columns)
+    table.add_row("start", *numbers(found.start_skew_s, 1e3, columns))
+    table.add_row("first token", *numbers(found.first_token_skew_s, 1e3, columns))
+    note = (
+        f"{plural(found.requests, 'request')} on {plural(found.ranks, 'rank')}, each counted once: "
+        "the others' records are in this table alone. First rank to last, by their wall clocks."
+    )
+    if found.incomplete:
+        note += f" {plural(found.incomplete, 'request')} on fewer ranks, not in this table."
+    return Group(table, small_print(note))
+
+
 def groups(report: Report) -> RenderableType | None:
     """Return a table for each thing in which requests differ; None where they are alike."""
     parts: list[RenderableType] = [

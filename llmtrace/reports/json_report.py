@@ -62,6 +62,7 @@ def as_object(report: Report) -> dict[str, Any]:
         "mfu": _summary(report.mfu),
         "itl_trend": None if report.itl_trend is None else asdict(report.itl_trend),
         "groups": {grouping.by: [asdict(g) for g in grouping.groups] for grouping in report.groups},
+        "ranks": None if report.ranks is None else asdict(report.ranks),
         "confidence": _confidence(report),
         "cold": None if report.cold_requests is None else _cold(report.cold_requests),
     }

@@ -62,6 +62,7 @@ def _sections(report: Report, columns: Sequence[str], *, brief: bool) -> list[Re
                 detail_tables.by_concurrency(numbers),
                 detail_tables.confidence(numbers),
                 detail_tables.cold_requests(report, columns),
+                detail_tables.ranks(report, columns),
             ]
         )
         for section in found:
