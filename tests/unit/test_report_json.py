@@ -76,6 +76,7 @@ def test_the_exact_shape():
         "mfu",
         "itl_trend",
         "groups",
+        "ranks",
         "confidence",
         "cold",
     ]
