@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
+from weakref import finalize
 
 from llmtrace.guard import guard
 from llmtrace.recording.activation import Activation, Entry
@@ -169,7 +170,10 @@ class request:  # noqa: N801 - used like a function
         """
         if self._loops:
             raise RuntimeError("start(): this request has begun already; call end() first")
-        self._loops.append(self._open(here=False, input_tokens=input_tokens))
+        loop = self._open(here=False, input_tokens=input_tokens)
+        self._loops.append(loop)
+        if loop is not None:
+            finalize(self, loop.dropped).atexit = False
         return self
 
     def end(self, error: BaseException | None = None, *, finish_reason: str | None = None) -> None:
@@ -192,7 +196,8 @@ class request:  # noqa: N801 - used like a function
         Args:
             requests: Those that have begun; others are left out.
         """
-        entries = (one._entry() for one in requests)  # noqa: SLF001 - this very class
+        # Each once, however many rows of the call it has.
+        entries = (one._entry() for one in dict.fromkeys(requests))  # noqa: SLF001 - this class
         return Activation([entry for entry in entries if entry is not None])
 
     def token(self, n: int = 1) -> None:
@@ -207,8 +212,15 @@ class request:  # noqa: N801 - used like a function
         count = operator.index(n)
         if count < 0:
             raise ValueError(f"token({n!r}): the number of tokens cannot be negative")
-        if self._loops and self._loops[-1] is not None:
-            self._loops[-1].token(count)
+        loop = self._loop
+        if loop is not None:
+            loop.token(count)
+
+    @property
+    def _loop(self) -> OwnLoop | None:
+        """The innermost open loop; another thread may be ending it."""
+        innermost = self._loops[-1:]
+        return innermost[0] if innermost else None
 
     def _open(self, *, here: bool = True, input_tokens: int | None = None) -> OwnLoop | None:
         from llmtrace.seams.own_loop import read_own_loop, recorded_model
@@ -230,11 +242,14 @@ class request:  # noqa: N801 - used like a function
         )
 
     def _entry(self) -> Entry | None:
-        loop = self._loops[-1] if self._loops else None
+        loop = self._loop
         return None if loop is None else loop.entry
 
     def _close(self, error: BaseException | None, finish_reason: str | None = None) -> None:
-        loop = self._loops.pop() if self._loops else None
+        try:
+            loop = self._loops.pop()
+        except IndexError:  # it has ended, or another thread is ending it
+            return
         if loop is not None:
             guard.call("closing a request()", loop.close, error, finish_reason)
 

@@ -81,7 +81,7 @@ BATCH_STOPPED = Finding(
     "batch_stopped",
     "error",
     "The scheduler stopped with requests in its queue",
-    "Its loop ended and said nothing of these requests.",
+    "Its loop ended and said nothing of these requests, or never ran.",
     "Stop the manager after the last result; the log of transformers says what ended its loop.",
 )
 REQUEST_ID_REUSED = Finding(
@@ -90,6 +90,13 @@ REQUEST_ID_REUSED = Finding(
     "A request came under the id of one that was under way",
     "The scheduler knows requests by their id, and forgot the first.",
     "Give each request an id of its own, or none.",
+)
+NEVER_ENDED = Finding(
+    "never_ended",
+    "warning",
+    "A request was started and never ended",
+    "Nobody holds its object any more, and end() was not called: it was taken to end there.",
+    "Call end() wherever a request leaves the scheduler, also where it fails.",
 )
 
 MBU_ABOVE_ONE = Finding(
@@ -124,5 +131,6 @@ KNOWN = {
         PREEMPTED,
         BATCH_STOPPED,
         REQUEST_ID_REUSED,
+        NEVER_ENDED,
     )
 }

@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 
 
@@ -29,9 +30,11 @@ def before_termination(work: Callable[[], object], limit_s: Callable[[], float])
     def terminated(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the shape
         # In a thread: what has been interrupted here may hold a lock that the work needs.
         worker = threading.Thread(target=work, name="llmtrace-termination", daemon=True)
-        worker.start()
-        worker.join(limit_s())
-        default()
+        with suppress(RuntimeError):  # no more threads: it ends all the same
+            worker.start()
+            worker.join(limit_s())
+        # Whoever handles the signal now: a handler of the program's own has called this one.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.raise_signal(number)
 
     def default() -> None:

@@ -226,7 +226,8 @@ class Batch:
         self._under_way.clear()
         self.current = self.last = self.timer = None
         self.giving = False
+        fatal, self.fatal = self.fatal, None  # it may be started again
         for key in list(self.requests):
             request = self.requests.pop(key, None)
             if request is not None:
-                request.left(self.fatal)
+                request.left(fatal)

@@ -94,8 +94,8 @@ class DeviceRecorder(Recorder):
         marks.device = DeviceMarks(
             self.timer,
             self.prefill_event,
-            self.forward_events,
-            self.token_events,
+            self.forward_events[: len(marks.forward_ends)],
+            self.token_events[: len(marks.tokens)],
             self.last_event,
             self.legs,
             self.timers,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from llmtrace.guard import guard
-from llmtrace.known_findings import FORWARDS_NOT_SEEN
+from llmtrace.known_findings import FORWARDS_NOT_SEEN, NEVER_ENDED
 from llmtrace.recording.block import Block, current_block
 from llmtrace.recording.pipeline import Pipeline
 from llmtrace.recording.request import RequestInfo
@@ -93,6 +94,17 @@ class OwnLoop:
                 running.info.span_name = self._name
         finally:
             running.close(error)
+
+    def dropped(self) -> None:
+        """The request's object is gone, so nobody can end it any more.
+
+        Objects die anywhere, under any lock: ending it is left to others.
+        """
+        running = self._running
+        if running is not None:
+            running.ended()
+            running.info.findings.append(NEVER_ENDED)
+            running.pipeline.orphaned(partial(self.close, None))
 
     def _leave(self) -> None:
         self._block.closed = True

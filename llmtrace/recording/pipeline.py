@@ -147,6 +147,7 @@ class Pipeline:
         self._hurrying = 0
         self._thread: threading.Thread | None = None
         self._under_way: dict[int, Running] = {}
+        self._orphans: deque[Callable[[], None]] = deque()
 
     @property
     def running(self) -> int:
@@ -160,6 +161,7 @@ class Pipeline:
 
     def begin(self, request: Running) -> None:
         """A request has started."""
+        self._end_orphans()
         self._under_way[id(request)] = request
 
     def leave(self, request: Running) -> None:
@@ -167,6 +169,22 @@ class Pipeline:
         with self._changed:
             self._under_way.pop(id(request), None)
             self._changed.notify_all()
+
+    def orphaned(self, end: Callable[[], None]) -> None:
+        """*end* is to be called for requests that nobody can end any more.
+
+        Called wherever objects die, perhaps inside this very class: so not now, but at the next
+        request or flush.
+        """
+        self._orphans.append(end)
+
+    def _end_orphans(self) -> None:
+        while self._orphans:
+            try:
+                end = self._orphans.popleft()
+            except IndexError:  # another thread was faster
+                return
+            guard.call("ending a request that was dropped", end)
 
     def abandon_running(self) -> None:
         """End the requests under way without records."""
@@ -245,6 +263,7 @@ class Pipeline:
         if threading.current_thread() is self._thread:
             return True
         deadline = time.monotonic() + timeout_s
+        self._end_orphans()
         with self._changed:
             self._hurrying += hurry
             self._changed.notify_all()
@@ -281,7 +300,7 @@ class Pipeline:
         with self._changed:
             while True:
                 look_again = []
-                for index, job in enumerate(self._jobs):
+                for index, job in enumerate(list(self._jobs)):  # a dying generator may add one
                     hurrying = bool(self._hurrying)
                     wait = guard.call("waiting for a request", job.waits, hurrying)
                     if wait is None:

@@ -247,17 +247,19 @@ class Recorder:
 
     def close(self, end_ns: int) -> Marks:
         """Return the marks, all on the host clock."""
+        # Copies: an own loop may be ended by one thread while another is in its forward call.
+        selected = len(self.tokens)
         done = len(self.forward_ends)
         return Marks(
             start_ns=self.start_ns,
             end_ns=end_ns,
             forward_starts=self.forward_starts[:done],
-            forward_ends=self.forward_ends,
-            tokens=self.tokens,
-            token_forwards=self.token_forwards,
+            forward_ends=self.forward_ends[:done],
+            tokens=self.tokens[:selected],
+            token_forwards=self.token_forwards[:selected],
             puts=self.puts,
             put_forwards=self.put_forwards,
-            token_counts=self._counts(),
+            token_counts=self._counts(selected),
             more_tokens=self._more_tokens(),
             more_forwards=self.more_forwards,
             last_mark=self.last_mark,
@@ -265,10 +267,10 @@ class Recorder:
             replays=self.replays,
         )
 
-    def _counts(self) -> list[int] | None:
+    def _counts(self, marks: int) -> list[int] | None:
         """Return the tokens per mark, where it can differ from 1."""
         if self.lengths is None:
-            return self.token_counts
+            return None if self.token_counts is None else self.token_counts[:marks]
         total_after = dict(self.lengths)
         totals = [total_after.get(forwards) for forwards in self.token_forwards]
         previous: int | None = total_after.get(0)

@@ -247,11 +247,27 @@ def _finish(wrapped: Any, scheduler: Any, args: tuple[Any, ...], kwargs: dict[st
 
 
 def _cancel(wrapped: Any, scheduler: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    # Copied at once: before 5.17 other threads add to it.
-    given_up = tuple(getattr(scheduler, "_requests_to_cancel", ()) or ())
-    result = wrapped(*args, **kwargs)
     batch = _here.get()
-    if batch is not None:
-        for key in given_up:
-            guard.call("ending a cancelled request", batch.cancel, key)
+    if batch is None:
+        return wrapped(*args, **kwargs)
+    held = guard.call("noting who may be cancelled", _held, scheduler) or ()
+    result = wrapped(*args, **kwargs)
+    guard.call("ending cancelled requests", _cancelled, batch, scheduler, held)
     return result
+
+
+def _held(scheduler: Any) -> tuple[str, ...]:
+    """Return the requests that a scheduler has: one that it does not have yet it cannot cancel.
+
+    Not those it is asked to cancel: before 5.17 other threads add to them meanwhile.
+    """
+    return (*scheduler.active_requests, *scheduler.waiting_requests)
+
+
+def _cancelled(batch: Batch, scheduler: Any, held: tuple[str, ...]) -> None:
+    active, waiting = scheduler.active_requests, scheduler.waiting_requests
+    if len(active) + len(waiting) == len(held):
+        return
+    for key in held:
+        if key not in active and key not in waiting:
+            batch.cancel(key)

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, finalize
 
 from llmtrace import names
 from llmtrace.guard import guard
@@ -114,7 +114,13 @@ class BatchingSeam:
                 facts = model_facts(model)
                 batch = Batch(self._pipeline, facts, cold_before(model, facts.quantization))
                 self._batches[manager.input_queue] = batch
+                finalize(manager.input_queue, self._dropped, batch).atexit = False
             return batch
+
+    def _dropped(self, batch: Batch) -> None:
+        """A manager is gone; it may have been given requests and never started."""
+        if batch.requests:
+            self._pipeline.orphaned(batch.stopped)
 
     def _forked(self, batch: Batch, state: Any, *, shares: bool) -> BatchedRequest | None:
         """Return the request of a sequence that the scheduler has split off another's prompt.

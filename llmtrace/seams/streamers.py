@@ -198,22 +198,28 @@ def _taken(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str,
     except StopIteration:
         _note_end(instance)
         raise
-    _note(instance, text, asked, None)
+    guard.call("noting an item taken", _note, instance, text, asked, None)
     return text
 
 
 async def _awaited(
     wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    arrived = bool(instance.text_queue.qsize())
+    arrived = guard.call("looking into a streamer's queue", _has_items, instance)
     asked = now()
     try:
         text = await wrapped(*args, **kwargs)
     except StopAsyncIteration:
         _note_end(instance)
         raise
-    _note(instance, text, asked, arrived)
+    guard.call("noting an item taken", _note, instance, text, asked, arrived)
     return text
+
+
+def _has_items(streamer: Any) -> bool | None:
+    """Return whether there is something to take, or None where the queue does not say."""
+    size = getattr(streamer.text_queue, "qsize", None)
+    return None if size is None else bool(size())
 
 
 def _note(streamer: Any, text: Any, asked_ns: int, arrived: bool | None) -> None:  # noqa: FBT001

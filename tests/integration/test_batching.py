@@ -1,5 +1,6 @@
 """Continuous batching: each request of a batch, and the batch, as a scheduler runs them."""
 
+import gc
 import queue
 import threading
 from contextlib import contextmanager, suppress
@@ -388,6 +389,43 @@ def test_the_queue_is_full(packed, telemetry, monkeypatch):
         ("queue.Full", 0),
         (None, 6),
     ]
+
+
+def test_a_manager_that_was_never_started(packed, telemetry):
+    """Its requests end with it."""
+    with llmtrace.capture() as records:
+        with managed(packed, start=False) as manager:
+            manager.add_request(PROMPTS[0])
+        del manager
+        gc.collect()
+    (record,) = records
+    assert (record.error, record.output_tokens) == ("_OTHER", 0)
+    assert [finding.code for finding in record.findings] == ["batch_stopped"]
+    assert session().pipeline.running == 0
+
+
+def test_given_up_before_the_scheduler_has_it(packed, telemetry, monkeypatch):
+    """Such a cancellation is lost: the request is served, and its record says so."""
+    with llmtrace.capture() as records, managed(packed, start=False) as manager:
+        kind = manager._create_batch_processor().scheduler.__class__
+        clear, begun = kind.clear_cancelled_requests, []
+
+        def early(scheduler):
+            if not begun:
+                begun.append(manager.add_request(PROMPTS[0], request_id="early"))
+                scheduler.set_request_cancellation("early")
+            return clear(scheduler)
+
+        monkeypatch.setattr(kind, "clear_cancelled_requests", early)
+        llmtrace.uninstrument()
+        llmtrace.instrument(tracer_provider=telemetry.tracer_provider)
+        manager.add_request(PROMPTS[1], request_id="other")
+        manager.start()
+        outputs = results(manager, 2)
+    assert len(outputs["early"].generated_tokens) == 6
+    record = by_id(records)["early"]
+    assert record.finish_reasons == ("length",)
+    assert record.output_tokens == 6
 
 
 def test_a_request_that_is_refused_is_none(packed, telemetry):

@@ -332,3 +332,106 @@ def test_many_requests_in_one_forward_from_several_threads(tiny, telemetry):
         name: count * 3 for name, count in wanted.items()
     }
     assert all(s.forwards == 1 for r in records for s in r.steps)
+
+
+def test_a_request_with_several_rows_of_a_call(tiny, telemetry):
+    """It is given once for each row; the call is one forward all the same."""
+    with llmtrace.capture() as records:
+        one, other = named(tiny, "one").start(), named(tiny, "other").start()
+        for _ in range(3):
+            forward(tiny, [one, one, other])
+            one.token(2)
+            other.token()
+        one.end()
+        other.end()
+    found = by_name(records)
+    assert [s.forwards for s in found["one"].steps] == [1] * 3
+    assert [s.forwards for s in found["other"].steps] == [1] * 3
+
+
+def test_a_request_that_nobody_ends(tiny, telemetry):
+    """Once its object is gone its record is made, and nothing of it is left."""
+    with llmtrace.capture() as records:
+        request = named(tiny, "lost").start(input_tokens=3)
+        forward(tiny, [request])
+        request.token()
+        assert session().pipeline.running == 1
+        del request
+    (record,) = records
+    assert record.output_tokens == 1
+    assert record.error is None
+    assert [finding.code for finding in record.findings] == ["never_ended"]
+    assert session().pipeline.running == 0
+
+
+def test_a_lost_request_is_ended_when_the_next_one_begins(tiny, prompt, telemetry):
+    """Without any flush: a server that forgets requests does not keep them."""
+    with llmtrace.capture() as records:
+        for _ in range(3):
+            named(tiny, "lost").start()
+        tiny.generate(prompt, max_new_tokens=2)
+        assert session().pipeline.running == 0
+    assert [len(r.findings) for r in records] == [1, 1, 1, 0]
+
+
+def test_an_ended_request_is_not_lost(tiny, telemetry):
+    """Started again and again, it has the records of what was ended."""
+    with llmtrace.capture() as records:
+        request = named(tiny, "again")
+        for _ in range(3):
+            request.start()
+            forward(tiny, [request])
+            request.token()
+            request.end()
+        del request
+    assert [r.findings for r in records] == [()] * 3
+
+
+def test_ended_while_its_forward_runs(tiny, telemetry):
+    """By another thread: what came before is its record."""
+    calls = []
+
+    def hook(*_):
+        calls.append(None)
+        if len(calls) == 3:
+            one.end()
+
+    one, other = named(tiny, "one").start(), named(tiny, "other").start()
+    tiny.register_forward_pre_hook(hook)
+    with llmtrace.capture() as records:
+        for both in (True, False, False, True):
+            forward(tiny, [one, other] if both else [one])
+            one.token()
+        other.end()
+    found = by_name(records)
+    assert [s.forwards for s in found["one"].steps] == [1, 1]
+    assert [s.forwards for s in found["other"].steps] == [1, 1]
+
+
+class Shrinking(list):
+    """Another thread ends the request between a look at its list and the next one."""
+
+    def __bool__(self):
+        found = len(self) > 0
+        self.clear()
+        return found
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        llmtrace.request.token,
+        llmtrace.request.end,
+        lambda request: llmtrace.request.active(request).__enter__(),
+    ],
+    ids=["token", "end", "active"],
+)
+def test_ended_by_another_thread_meanwhile(tiny, telemetry, use):
+    """Nothing is raised, wherever the other thread comes in between."""
+    request = named(tiny, "raced").start()
+    kept = list(request._loops)
+    request._loops = Shrinking(kept)
+    use(request)
+    kept[0].close(None)
+    assert session().pipeline.running == 0
+    active.set(None)

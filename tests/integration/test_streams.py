@@ -218,6 +218,34 @@ def test_async_consumer(tiny, prompt, telemetry):
     assert record.first_delivery_s is not None
 
 
+class Handover:
+    """A queue that says nothing of its size."""
+
+    def __init__(self):
+        self._queue = asyncio.Queue()
+        self.put_nowait, self.get = self._queue.put_nowait, self._queue.get
+
+
+def test_an_async_streamer_with_a_queue_of_its_own(tiny, prompt, telemetry):
+    """The reader gets its text; what the queue does not say is not known."""
+
+    async def read():
+        streamer = AsyncTextIteratorStreamer(Letters(), skip_prompt=True)
+        streamer.text_queue = Handover()
+        options = {"max_new_tokens": 6, "do_sample": False, "streamer": streamer}
+        task = asyncio.create_task(asyncio.to_thread(tiny.generate, prompt, **options))
+        texts = [text async for text in streamer]
+        await task
+        return texts
+
+    with llmtrace.capture() as records:
+        texts = asyncio.run(read())
+    assert "".join(texts).strip()
+    (record,) = records
+    assert record.first_delivery_s > 0
+    assert record.findings == ()
+
+
 def test_a_streamer_used_again(tiny, prompt, telemetry, capsys):
     """A second request with the same streamer has its own times."""
     streamer = TextStreamer(Letters(), skip_prompt=True)

@@ -245,6 +245,35 @@ def test_sigterm_in_a_program_we_started(program, tmp_path, own):
     assert len(spans_in(file)) == 5
 
 
+def test_sigterm_where_the_program_calls_the_handler_before_its_own(program, tmp_path):
+    """It asks for what was there to go on, which is to end: once, and by the signal."""
+    setup = """
+    def clean_up(number, frame):
+        print("cleaned up", flush=True)
+        before(number, frame)
+
+    before = signal.signal(signal.SIGTERM, clean_up)
+    """
+    app = program(TERMINATED.format(setup=setup.strip()), head="")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "llmtrace", "run", app],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert process.stdout.readline() == b"up\n"
+        process.send_signal(signal.SIGTERM)
+        output, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == -signal.SIGTERM, errors
+    assert output == b"cleaned up\n"
+    assert b"1 request, 1 ok" in errors
+
+
 def test_sigterm_ends_a_forked_child_at_once(program, tmp_path, start):
     """A child has the default back, and ``Process.terminate()`` does what it says."""
     app = program(

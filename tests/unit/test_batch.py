@@ -346,6 +346,17 @@ def test_the_loop_ends_without_a_word(pipeline, fake_clock):
     assert pipeline.under_way == []
 
 
+def test_an_error_of_the_loop_is_not_the_next_ones(pipeline, fake_clock):
+    """A manager can be started again."""
+    scheduler = Scheduler(pipeline, fake_clock)
+    scheduler.submit("a")
+    scheduler.batch.fatal = "ValueError"
+    scheduler.batch.stopped()
+    scheduler.submit("b")
+    scheduler.batch.stopped()
+    assert [info.error for info, _ in pipeline.jobs] == ["ValueError", "_OTHER"]
+
+
 def test_only_so_many_steps_are_kept(pipeline, fake_clock):
     """Of one request eight here; its last token's time and its counts go on."""
     loop = Scheduler(pipeline, fake_clock)

@@ -1,5 +1,7 @@
 """The hot path's marks, on a clock and a device that go as the test says."""
 
+import copy
+
 import pytest
 
 from llmtrace.recording.device_recorder import DeviceRecorder
@@ -449,3 +451,28 @@ def test_a_request_without_marks_asks_nothing_of_the_device(device_recorder, loo
     assert fake_device.made == 0
     assert fake_device.resolved is None
     assert marks.tokens == []
+
+
+def test_what_comes_after_the_end_is_no_part_of_it(any_recorder, fake_clock):
+    """One thread ends a request while another is in its forward call."""
+    recorder = any_recorder()
+    recorder.own_loop = True
+    for _ in range(2):
+        recorder.forward_started()
+        recorder.forward_ended()
+        recorder.select(2)
+    recorder.forward_started()
+    marks = recorder.close(fake_clock.now_ns)
+    before = copy.copy(marks)
+    lists = {
+        name: list(of) for name in marks.__slots__ if isinstance(of := getattr(marks, name), list)
+    }
+    recorder.forward_ended()
+    recorder.select(1)
+    assert marks == before
+    assert {name: getattr(marks, name) for name in lists} == lists
+    assert marks.token_counts == [2, 2]
+    if marks.device is not None:
+        assert marks.device.passed(marks)
+        marks.device.read(marks)
+        assert len(marks.tokens) == len(marks.device_forward_ends) == 2
