@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
+
+from llmtrace.locks import ForkSafeLock
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -20,7 +21,7 @@ class Guard:
     """Counts internal errors: logs the first with its traceback, gives up after a few."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self.failures = 0
         self.warned: set[str] = set()
 

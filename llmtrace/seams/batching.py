@@ -9,7 +9,6 @@ that run elsewhere, such as a warm-up, are nobody's.
 from __future__ import annotations
 
 import importlib
-import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -17,6 +16,7 @@ from weakref import WeakKeyDictionary, finalize
 
 from llmtrace import names
 from llmtrace.guard import guard
+from llmtrace.locks import ForkSafeLock
 from llmtrace.recording.active import active
 from llmtrace.recording.batch import Batch
 from llmtrace.recording.batched_request import BatchedRequest
@@ -43,7 +43,7 @@ class BatchingSeam:
         self._pipeline = pipeline
         self._batches: WeakKeyDictionary[Any, Batch] = WeakKeyDictionary()
         """By the queue through which a manager is given requests."""
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._loop = BatchLoop(patches, self._of_queue, self._forked)
         self._states: States | None = None
 

@@ -7,7 +7,6 @@ the place (the current span, or the context) and the number of rows and tokens.
 
 from __future__ import annotations
 
-import threading
 import time
 import weakref
 from collections import OrderedDict, deque
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmtrace.guard import guard
+from llmtrace.locks import ForkSafeLock
 from llmtrace.recording.pipeline import Telemetry
 from llmtrace.recording.request import Tokenization
 from llmtrace.seams.patching import PatchSet
@@ -45,7 +45,7 @@ class _Call:
 _inside: ContextVar[bool] = ContextVar("llmtrace_tokenizing", default=False)
 _place: ContextVar[object | None] = ContextVar("llmtrace_place", default=None)
 _places: OrderedDict[object, deque[_Call]] = OrderedDict()
-_lock = threading.Lock()
+_lock = ForkSafeLock()
 
 
 def install(patches: PatchSet, telemetry: Telemetry) -> None:

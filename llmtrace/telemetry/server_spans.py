@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from threading import Lock
 from typing import Any
 
 from opentelemetry.trace import Span, SpanKind
+
+from llmtrace.locks import ForkSafeLock
 
 MAX_TRACES = 4096
 """Traces whose server span is remembered; beyond that the oldest is forgotten."""
 
 _starts: OrderedDict[int, int] = OrderedDict()
-_lock = Lock()
+_lock = ForkSafeLock()
 
 
 def server_start(parent: Span) -> int | None:
