@@ -77,7 +77,7 @@ class Telemetry(Protocol):
         """Whether a record would go anywhere."""
 
     def here(self) -> Any | None:
-        """Return the current telemetry context if it holds a span, else None."""
+        """Return the current telemetry context if it holds a span or forbids them, else None."""
 
     def key(self, context: Any | None) -> object | None:
         """Return what identifies the span of *context* (None: the current one), if any."""

@@ -82,9 +82,10 @@ class Emitter:
         return self.router.current().exists and not self._suppressed()
 
     def here(self) -> Any | None:
-        """Return the current context if it holds a span."""
+        """Return the current context if it holds a span, or the wish not to be traced."""
         context = otel_context.get_current()
-        return context if trace.get_current_span(context).get_span_context().is_valid else None
+        held = trace.get_current_span(context).get_span_context().is_valid
+        return context if held or self._suppressed() else None
 
     def key(self, context: Any | None) -> object | None:
         """Return the identity of the span of *context*, or of the current one."""
@@ -95,7 +96,7 @@ class Emitter:
         self, info: RequestInfo, start_unix_ns: int, context: Any | None, *, here: bool = True
     ) -> OpenSpan | None:
         """Start a request's span; None where instrumentation is suppressed."""
-        if self._suppressed():
+        if self._suppressed() or self._suppressed(context):
             return None
         if self.complaint is not None:
             guard.warn_once("environment", self.complaint)
@@ -201,7 +202,7 @@ class Emitter:
         if flush is not None:
             guard.call("flushing telemetry", flush, 5_000)
 
-    def _suppressed(self) -> bool:
-        if otel_context.get_value("suppress_instrumentation"):
+    def _suppressed(self, context: Any | None = None) -> bool:
+        if otel_context.get_value("suppress_instrumentation", context):
             return True
-        return bool(_SUPPRESS_KEY and otel_context.get_value(_SUPPRESS_KEY))
+        return bool(_SUPPRESS_KEY and otel_context.get_value(_SUPPRESS_KEY, context))

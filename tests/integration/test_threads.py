@@ -11,6 +11,7 @@ import torch
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.instrumentation.threading import ThreadingInstrumentor
+from opentelemetry.instrumentation.utils import suppress_instrumentation
 from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
 from transformers import TextIteratorStreamer
 
@@ -229,3 +230,17 @@ def test_eight_threads_on_one_model(tiny, telemetry):
     for number in range(8):
         alone[number] = tiny.generate(prompt_of(number), **arguments(number))
         assert torch.equal(alone[number], answers[number])
+
+
+@pytest.mark.parametrize("under_a_span", [False, True])
+def test_a_wish_not_to_be_traced_reaches_the_thread(tiny, prompt, telemetry, under_a_span):
+    """It is made where the streamer is built; a plain thread knows nothing of it."""
+    tracer = telemetry.tracer if under_a_span else trace.NoOpTracer()
+    with tracer.start_as_current_span("app"), llmtrace.capture() as records:
+        with suppress_instrumentation():
+            streamer = TextIteratorStreamer(Words())
+        call = {"max_new_tokens": 3, "do_sample": False, "streamer": streamer}
+        plain_thread(lambda: tiny.generate(prompt, **call))
+    assert records == []
+    assert telemetry.requests() == []
+    assert "".join(streamer)
