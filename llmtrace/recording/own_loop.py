@@ -104,7 +104,7 @@ class OwnLoop:
         if running is not None:
             running.ended()
             running.info.findings.append(NEVER_ENDED)
-            running.pipeline.orphaned(partial(self.close, None))
+            running.pipeline.orphaned(partial(self.close, None), running)
 
     def _leave(self) -> None:
         self._block.closed = True

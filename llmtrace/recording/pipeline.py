@@ -170,13 +170,14 @@ class Pipeline:
             self._under_way.pop(id(request), None)
             self._changed.notify_all()
 
-    def orphaned(self, end: Callable[[], None]) -> None:
-        """*end* is to be called for requests that nobody can end any more.
+    def orphaned(self, end: Callable[[], None], *requests: Running) -> None:
+        """*end* is to be called for *requests*, as nobody can end them any more.
 
         Called wherever objects die, perhaps inside this very class: so not now, but at the next
-        request or flush.
+        request or flush. In a forked child, the parent's requests are not ours to end.
         """
-        self._orphans.append(end)
+        if any(id(request) in self._under_way for request in requests):
+            self._orphans.append(end)
 
     def _end_orphans(self) -> None:
         while self._orphans:

@@ -119,8 +119,7 @@ class BatchingSeam:
 
     def _dropped(self, batch: Batch) -> None:
         """A manager is gone; it may have been given requests and never started."""
-        if batch.requests:
-            self._pipeline.orphaned(batch.stopped)
+        self._pipeline.orphaned(batch.stopped, *batch.requests.values())
 
     def _forked(self, batch: Batch, state: Any, *, shares: bool) -> BatchedRequest | None:
         """Return the request of a sequence that the scheduler has split off another's prompt.

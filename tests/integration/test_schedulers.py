@@ -1,5 +1,6 @@
 """``request`` objects used explicitly: between threads, and several in one forward call."""
 
+import os
 import statistics
 import threading
 import time
@@ -372,6 +373,22 @@ def test_a_lost_request_is_ended_when_the_next_one_begins(tiny, prompt, telemetr
         tiny.generate(prompt, max_new_tokens=2)
         assert session().pipeline.running == 0
     assert [len(r.findings) for r in records] == [1, 1, 1, 0]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_does_not_end_its_parents_requests(tiny, telemetry):
+    """Its copies of them may die: that is no end of theirs."""
+    request = named(tiny, "parent's").start()
+    child = os.fork()
+    if child == 0:
+        del request
+        session().pipeline.drain(10)
+        os._exit(len(telemetry.requests()))
+    _, status = os.waitpid(child, 0)
+    assert status == 0
+    request.end()
+    assert len(telemetry.requests()) == 1
 
 
 def test_an_ended_request_is_not_lost(tiny, telemetry):
