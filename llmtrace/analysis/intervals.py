@@ -113,7 +113,7 @@ def _numbered(request: Counts) -> Counts:
 
 def _levels(ordered: Values) -> tuple[Counts, Values]:
     """Return the level of each of *ordered*, and what value each level stands for."""
-    level = np.cumsum(np.diff(ordered, prepend=ordered[:1]) > 0)
+    level = np.cumsum(np.diff(ordered, prepend=ordered[:1]) > 0, dtype=np.int64)
     if level[-1] >= MOST_LEVELS:
         half = MOST_LEVELS // 2
         shares = np.union1d(np.linspace(0, 1, half), np.linspace(0.9, 1, half))
