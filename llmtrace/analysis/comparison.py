@@ -35,6 +35,9 @@ METHOD = (
 NOTHING = 1e-6
 """Changes of a millionth are those of rounding."""
 
+LEAST = 1e-15
+"""Changes are relative to more than this: what is less was not measured, and would overflow."""
+
 LEAST_SHARE = 0.1
 """Throughput with k requests at once is compared where either side had k so much of its time."""
 
@@ -217,12 +220,12 @@ def _lines(
 
 
 def _change(before: float, after: float) -> float | None:
-    return (after - before) / before if before else None
+    return (after - before) / before if before > LEAST else None
 
 
 def _interval(before: Values | None, after: Values | None) -> Interval | None:
     """Return the interval of the change between two independent sets of draws."""
-    if before is None or after is None or not before.all():
+    if before is None or after is None or not (before > LEAST).all():
         return None
     return interval((after - before) / before)
 

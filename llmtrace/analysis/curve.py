@@ -73,7 +73,11 @@ def itl_curve(gaps: Gaps) -> Curve | None:
     if not gaps.seconds.size:
         return None
     seconds, position = gaps.pooled(), np.repeat(gaps.position, gaps.rows)
-    seconds = seconds[np.lexsort((seconds, position))]
+    order = np.argsort(seconds)
+    # Small integers are put in order by counting them, the quickest way there is.
+    small = np.uint16 if int(position.max()) <= np.iinfo(np.uint16).max else np.int64
+    order = order[np.argsort(position[order].astype(small), kind="stable")]
+    seconds = seconds[order]
     # Whoever has a gap at a position has one at every position before it: none is missing.
     counts = np.bincount(position)[FIRST_POSITION:]
     starts = np.cumsum(counts) - counts
@@ -90,11 +94,16 @@ def _percentiles(ordered: Values, starts: Counts, counts: Counts, q: float) -> t
     return tuple((low + (high - low) * (place - below)).tolist())
 
 
-def trend(records: Sequence[RequestRecord], gaps: Gaps) -> Trend | None:
+def trend(records: Sequence[RequestRecord], gaps: Gaps, curve: Curve | None = None) -> Trend | None:
     """Return slope and first lasting jump of ITL; None where there are no gaps.
 
     Only requests of the most frequent model and batch size are looked at: others have another ITL
     at the same place.
+
+    Args:
+        records: The requests.
+        gaps: Their gaps.
+        curve: That of all of *gaps*, where it is known already.
 
     Formula:
         Slope: context lengths in bins of equal count, medians of each bin, Theil-Sen (the median
@@ -105,11 +114,11 @@ def trend(records: Sequence[RequestRecord], gaps: Gaps) -> Trend | None:
     if not kinds:
         return None
     usual = kinds.most_common(1)[0][0]
-    alike = np.array([(r.model, r.batch_size) == usual for r in records])[gaps.request]
-    chosen = Gaps(*(column[alike] for column in (getattr(gaps, n) for n in Gaps.__slots__)))
+    chosen = gaps.of([i for i, r in enumerate(records) if (r.model, r.batch_size) == usual])
     prompts = np.array([prompt_tokens(r) or 0 for r in records], dtype=np.int64)
     slope, bounds = _slope(chosen, prompts[chosen.request])
-    curve = itl_curve(chosen)
+    if curve is None or chosen is not gaps:
+        curve = itl_curve(chosen)
     return Trend(
         requests=kinds[usual],
         slope_s_per_token=slope,

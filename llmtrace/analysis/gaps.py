@@ -33,6 +33,15 @@ class Gaps:
         """Return every gap once for each of its rows."""
         return np.repeat(self.seconds, self.rows)
 
+    def of(self, requests: Sequence[int]) -> Gaps:
+        """Return the gaps of *requests*, indexes in ascending order; those of all are this."""
+        first, last = (np.searchsorted(self.request, requests, s) for s in ("left", "right"))
+        if (last - first).sum() == self.request.size:
+            return self
+        # Slices: of many groups, each costs what its own gaps cost.
+        held = np.concatenate([_NO_COUNTS, *map(np.arange, first, last)])
+        return Gaps(self.seconds[held], self.rows[held], self.position[held], self.request[held])
+
 
 def gaps_of(records: Sequence[RequestRecord]) -> Gaps:
     """Return the gaps of *records*, request by request."""

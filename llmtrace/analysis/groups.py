@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from llmtrace.analysis.gaps import gaps_of
+from llmtrace.analysis.gaps import Gaps
 from llmtrace.analysis.latency import PROMPT_BUCKETS, prompt_tokens
 from llmtrace.analysis.summary import Summary, summarise
 from llmtrace.analysis.throughput import system_tgs
@@ -40,13 +40,25 @@ class Grouping:
     """The most requests first; prompt lengths and batch sizes ascending."""
 
 
-def groupings(records: Sequence[RequestRecord]) -> tuple[Grouping, ...]:
-    """Return *records* in groups, by each of the four things."""
+def groupings(records: Sequence[RequestRecord], gaps: Gaps) -> tuple[Grouping, ...]:
+    """Return *records*, whose gaps are *gaps*, in groups, by each of the four things."""
+
+    def by_size(value: Callable[[RequestRecord], str]) -> tuple[Group, ...]:
+        found = _members(records, value)
+        ordered = sorted(found, key=lambda name: (-len(found[name]), name))
+        return tuple(_group(name, records, found[name], gaps) for name in ordered)
+
+    def ascending(
+        value: Callable[[RequestRecord], int | None], name: Callable[[int], str]
+    ) -> tuple[Group, ...]:
+        found = _members(records, value)
+        return tuple(_group(name(n), records, found[n], gaps) for n in sorted(found))
+
     return (
-        Grouping("model", _by_size(records, lambda r: r.model)),
-        Grouping("prompt_tokens", _ascending(records, _prompt_bucket, _bucket_name)),
-        Grouping("batch_size", _ascending(records, lambda r: r.batch_size, str)),
-        Grouping("strategy", _by_size(records, lambda r: r.strategy)),
+        Grouping("model", by_size(lambda r: r.model)),
+        Grouping("prompt_tokens", ascending(_prompt_bucket, _bucket_name)),
+        Grouping("batch_size", ascending(lambda r: r.batch_size, str)),
+        Grouping("strategy", by_size(lambda r: r.strategy)),
     )
 
 
@@ -62,39 +74,26 @@ def _bucket_name(first: int) -> str:
     return f"{first}+" if last is None else f"{first}-{last}"
 
 
-def _by_size(
-    records: Sequence[RequestRecord], value: Callable[[RequestRecord], str]
-) -> tuple[Group, ...]:
-    found = _members(records, value)
-    ordered = sorted(found, key=lambda name: (-len(found[name]), name))
-    return tuple(_group(name, found[name]) for name in ordered)
-
-
-def _ascending(
-    records: Sequence[RequestRecord],
-    value: Callable[[RequestRecord], int | None],
-    name: Callable[[int], str],
-) -> tuple[Group, ...]:
-    found = _members(records, value)
-    return tuple(_group(name(number), found[number]) for number in sorted(found))
-
-
 def _members(
     records: Sequence[RequestRecord], value: Callable[[RequestRecord], _Value | None]
-) -> dict[_Value, list[RequestRecord]]:
-    members: dict[_Value, list[RequestRecord]] = {}
-    for record in records:
+) -> dict[_Value, list[int]]:
+    """Return the places of the records of each value."""
+    members: dict[_Value, list[int]] = {}
+    for place, record in enumerate(records):
         if (found := value(record)) is not None:
-            members.setdefault(found, []).append(record)
+            members.setdefault(found, []).append(place)
     return members
 
 
-def _group(value: str, members: Sequence[RequestRecord]) -> Group:
+def _group(
+    value: str, records: Sequence[RequestRecord], places: Sequence[int], gaps: Gaps
+) -> Group:
+    members = [records[place] for place in places]
     return Group(
         value=value,
         requests=len(members),
         ttft_s=summarise(r.ttft_s for r in members),
-        itl_s=summarise(gaps_of(members).pooled()),
+        itl_s=summarise(gaps.of(places).pooled()),
         tpot_s=summarise(r.tpot_s for r in members),
         tgs_request=summarise(r.tgs for r in members),
         tgs_system=system_tgs(members),

@@ -74,13 +74,11 @@ def draw(
 
     Args:
         values: One or more values per request.
-        request: Which request each is of, any integers; None: each is of one of its own.
+        request: Index of the request each is of; None: each is of one of its own.
         rows: How often each counts; None: once.
         seed: Two sets of requests are drawn independently only with two seeds.
     """
-    owner = (
-        np.arange(values.size) if request is None else np.unique(request, return_inverse=True)[1]
-    )
+    owner = np.arange(values.size) if request is None else _numbered(request)
     requests = int(owner.max()) + 1 if values.size else 0
     if requests < FEWEST_REQUESTS:
         return Draws(requests)
@@ -107,10 +105,16 @@ def draw(
     return Draws(requests, figures)
 
 
+def _numbered(request: Counts) -> Counts:
+    """Return *request* with the requests that have no value left out of the count."""
+    found: Counts = (np.cumsum(np.bincount(request) > 0) - 1)[request]
+    return found
+
+
 def _levels(ordered: Values) -> tuple[Counts, Values]:
     """Return the level of each of *ordered*, and what value each level stands for."""
-    distinct, level = np.unique(ordered, return_inverse=True)
-    if distinct.size > MOST_LEVELS:
+    level = np.cumsum(np.diff(ordered, prepend=ordered[:1]) > 0, dtype=np.int64)
+    if level[-1] >= MOST_LEVELS:
         half = MOST_LEVELS // 2
         shares = np.union1d(np.linspace(0, 1, half), np.linspace(0.9, 1, half))
         edges = np.unique((shares[1:] * ordered.size).astype(np.int64))

@@ -117,8 +117,11 @@ def _latencies(top: PolicyTable) -> list[Rule]:
     for metric in METRICS[1:]:
         table = top.table(metric)
         if table is not None:
-            rules += _limits(table, metric, Prompts())
+            found = _limits(table, metric, Prompts())
             table.finish()
+            if not found:
+                table.refuse("", "has no limit; give p95_ms or another")
+            rules += found
     return rules
 
 

@@ -135,6 +135,7 @@ def _report(
     errors = Counter(record.error for record in records if record.error is not None)
     failed = errors.total()
     gaps = gaps_of(counted)
+    curve = itl_curve(gaps)
     kept = {id(record) for record in counted}
     return Report(
         requests=Requests(
@@ -163,9 +164,9 @@ def _report(
         cold_requests=cold_apart(
             [r for r in records if r.cold and r.error is None and id(r) not in kept]
         ),
-        itl_curve=itl_curve(gaps),
-        itl_trend=trend(counted, gaps),
-        groups=groupings(counted),
+        itl_curve=curve,
+        itl_trend=trend(counted, gaps, curve),
+        groups=groupings(counted, gaps),
         mbu=summarise(r.mbu for r in counted),
         mfu=summarise(r.mfu for r in counted),
         intervals=_intervals(counted, gaps),

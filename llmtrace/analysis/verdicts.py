@@ -134,8 +134,7 @@ def _found(rule: Rule, counted: Sequence[RequestRecord], report: Report, good: G
         return _latency(rule, counted)
     if isinstance(rule, PromptRateRule):
         name = f"TTFT within prompt tokens / {rule.tokens_per_s:g} s"
-        held = [r for r in counted if rule.prompts.holds(prompt_tokens(r))]
-        kept = [keeps_prompt_rate(rule, r) for r in held]
+        kept = [keeps_prompt_rate(rule, r) for r in counted if _has_prompt_rate(rule, r)]
         return _share(name + _of_prompts(rule.prompts), kept, rule.min_share)
     if isinstance(rule, TokenRateRule):
         name = f"every token at {rule.tokens_per_s:g} per s, moving average of {rule.ema_span}"
@@ -151,6 +150,12 @@ def _found(rule: Rule, counted: Sequence[RequestRecord], report: Report, good: G
     else:
         name, value, unit = "goodput, share of requests", good.share, "1"
     return Verdict(name, value, rule.minimum, unit, good.requests, at_least=True)
+
+
+def _has_prompt_rate(rule: PromptRateRule, record: RequestRecord) -> bool:
+    """Whether there is a prompt's length and a TTFT to judge by, as for any other limit of TTFT."""
+    tokens = prompt_tokens(record)
+    return tokens is not None and rule.prompts.holds(tokens) and record.ttft_s is not None
 
 
 def _latency(rule: LatencyRule, counted: Sequence[RequestRecord]) -> Verdict:

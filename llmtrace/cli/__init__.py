@@ -7,10 +7,10 @@ line that says what and where; 3 undecided.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 
 from llmtrace.cli import check, compare, config, demo, export, peaks, report, run, watch
+from llmtrace.cli.writing import give_up_output
 from llmtrace.errors import LlmtraceError
 from llmtrace.version import __version__
 
@@ -46,17 +46,12 @@ def main(argv: list[str] | None = None) -> int:
         print(f"llmtrace {arguments.command}: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        _give_up_output()
+        give_up_output()
         return 0
     except OSError as error:
         print(f"llmtrace {arguments.command}: {error}", file=sys.stderr)
-        _give_up_output()
+        give_up_output()
         return 2
     except KeyboardInterrupt:
         return 130
     return code
-
-
-def _give_up_output() -> None:
-    """Whoever read our output has gone, or it is full: Python must not complain again at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

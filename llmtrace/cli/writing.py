@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,7 +40,18 @@ def write(command: str, text: str, output: str | None, files: Sequence[str]) -> 
 
 
 def _print(text: str) -> None:
-    """Print *text*; what the terminal has no letters for becomes a question mark."""
+    """Print *text*; what the terminal has no letters for becomes a question mark.
+
+    Whoever reads it may have seen enough and gone: the answer, an exit code, is the same.
+    """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        give_up_output()
+
+
+def give_up_output() -> None:
+    """Whoever read our output has gone, or it is full: Python must not complain again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

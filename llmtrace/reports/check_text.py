@@ -66,6 +66,9 @@ def _foot(check: Check) -> RenderableType:
         f"{clock_of(check.report)} Goodput: {FORMULA}."
     )
     outside = [
-        Text(f"In no bucket of prompt lengths, so without a TTFT limit: {check.outside:,} requests")
+        Text(
+            "In no bucket of prompt lengths, so without a TTFT limit: "
+            + plural(check.outside, "request")
+        )
     ]
     return Group(*(outside if check.outside else []), pairs(lines), small_print(notes))

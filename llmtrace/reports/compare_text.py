@@ -20,6 +20,10 @@ STYLES = {"better": "green", "worse": "bold red", "within noise": "", "undecided
 
 _UNITS = {"s": ("ms", 1e3), "token/s": ("tok/s", 1.0)}
 
+_NAME_WIDTH = 26
+_ROOMY = 96
+"""Columns from which on units stand under each other; else names take as few as they can."""
+
 _MOST_SHOWN = 60
 """Characters of a setting."""
 
@@ -32,7 +36,9 @@ def render(
         _side("before", found.before),
         _side("after", found.after),
         Text(),
-        _table(found.lines) if found.lines else Text("There is nothing that both sides have."),
+        _table(found.lines, width)
+        if found.lines
+        else Text("There is nothing that both sides have."),
         Text(),
         _sentences(found.lines),
         Text(),
@@ -77,18 +83,19 @@ def _side(name: str, report: Report) -> Text:
     return Text(f"{said}; left out: {' and '.join(left_out)}" if left_out else said)
 
 
-def _table(lines: Sequence[Line]) -> RenderableType:
+def _table(lines: Sequence[Line], width: int) -> RenderableType:
+    beside = _NAME_WIDTH if width >= _ROOMY else 0
     table = make_table("", "before", "after", "change", "95 % interval", "")
     for line in lines:
         unit, before, after = _amounts(line)
         bounds = line.interval
         table.add_row(
-            f"{line.name:26} {unit}",
+            f"{line.name:{beside}} {unit}",
             before,
             after,
             ABSENT if line.change is None else percent(line.change),
             ABSENT if bounds is None else f"{percent(bounds.low)} to {percent(bounds.high)}",
-            Text(f" {line.outcome}", style=STYLES[line.outcome]),
+            Text(line.outcome, style=STYLES[line.outcome]),
         )
     return table
 

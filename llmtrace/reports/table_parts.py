@@ -21,12 +21,16 @@ _BOX = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
 
 
 def make_table(title: str, *columns: str) -> Table:
-    """Return a table whose columns stand under those of the other tables."""
+    """Return a table whose columns stand under those of the other tables.
+
+    Columns of numbers have a name; words, which stand at the left and in a column without one, may
+    take another line where the terminal is narrow, so that numbers and their units stay whole.
+    """
     table = Table(box=_BOX, show_edge=False, pad_edge=False, padding=0, header_style="bold")
-    table.add_column(title, no_wrap=True, min_width=TITLE_WIDTH)
+    table.add_column(title, min_width=TITLE_WIDTH)
     for column in columns:
         justify: JustifyMethod = "right" if column else "left"
-        table.add_column(column, justify=justify, no_wrap=True, min_width=NUMBER_WIDTH)
+        table.add_column(column, justify=justify, no_wrap=bool(column), min_width=NUMBER_WIDTH)
     return table
 
 

@@ -12,6 +12,9 @@ from llmtrace.sources.recording import Problems
 
 _CUT = "; the line has no end: it was cut off, or is still being written"
 
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""What some editors and shells put before UTF-8."""
+
 _OTHER_SIGNALS = ("resourceMetrics", "resourceLogs", "resourceProfiles")
 
 
@@ -27,11 +30,13 @@ def read_documents(
         MissingExtraError: It is packed in a way that needs a package which is not there.
     """
     line = 0
+    empty = True
     lines = read_lines(path, on_bytes)
     try:
         for line, text in enumerate(lines, start=1):
             where = f"{path}:{line}"
-            found = _document(where, text, lines if line == 1 else None, problems)
+            found = _document(where, text, lines if empty else None, problems)
+            empty = empty and not text.strip()
             if found is not None:
                 yield where, found
     except DamagedInputError as error:
@@ -45,11 +50,13 @@ def _document(
     where: str, text: bytes, rest: Iterator[bytes] | None, problems: Problems
 ) -> list[Any] | None:
     stripped = text.strip()
+    if rest is not None:
+        stripped = stripped.removeprefix(_BYTE_ORDER_MARK)
     if not stripped:
         return None
     if rest is not None and stripped in (b"{", b"["):
         # One object spread over many lines, for people to read.
-        stripped = b"".join((text, *rest))
+        stripped = b"".join((stripped, *rest))
     try:
         document = orjson.loads(stripped)
     except orjson.JSONDecodeError as error:

@@ -11,6 +11,7 @@ from llmtrace import names
 from llmtrace.recording.request import RequestInfo
 from llmtrace.records import RequestRecord, StepRecord
 from llmtrace.telemetry.metrics import labels_of
+from llmtrace.telemetry.sound_text import sound
 
 Attributes = dict[str, Any]
 
@@ -22,7 +23,7 @@ def start_attributes(info: RequestInfo) -> Attributes:
 
 def request_attributes(record: RequestRecord) -> Attributes:
     """Return the attributes of a finished request's span."""
-    return _present(
+    found = _present(
         {
             **record.attributes,
             **_parameters(record),
@@ -32,6 +33,7 @@ def request_attributes(record: RequestRecord) -> Attributes:
             **_arrays(record),
         }
     )
+    return {name: _sound(value) for name, value in found.items()}
 
 
 def _parameters(record: RequestRecord) -> Attributes:
@@ -217,8 +219,17 @@ def _messages(role: str, texts: list[str] | None, finish_reasons: Sequence[str] 
     ]
     for message, reason in zip(messages, finish_reasons, strict=False):
         message["finish_reason"] = reason
-    return json.dumps(messages, ensure_ascii=False)
+    return sound(json.dumps(messages, ensure_ascii=False))
 
 
 def _present(attributes: Attributes) -> Attributes:
     return {name: value for name, value in attributes.items() if value is not None}
+
+
+def _sound(value: Any) -> Any:
+    """Return text, or texts, that every backend can take; of other values, the same."""
+    if isinstance(value, str):
+        return sound(value)
+    if isinstance(value, (tuple, list)) and value and isinstance(value[0], str):
+        return tuple(sound(one) if isinstance(one, str) else one for one in value)
+    return value

@@ -10,6 +10,7 @@ from opentelemetry.metrics import MeterProvider
 from llmtrace import names
 from llmtrace.names import Instrument
 from llmtrace.records import BatchStepRecord, RequestRecord, first_text_phases, rows_per_gap
+from llmtrace.telemetry.sound_text import sound
 
 Attributes = dict[str, Any]
 
@@ -19,7 +20,7 @@ def labels_of(operation: str, model: str) -> Attributes:
     return {
         names.OPERATION_NAME: operation,
         names.PROVIDER_NAME: names.PROVIDER,
-        names.REQUEST_MODEL: model,
+        names.REQUEST_MODEL: sound(model),
     }
 
 

@@ -50,8 +50,15 @@ def endpoint(url: str) -> str:
     try:
         parts = urlsplit(url)
         good = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        has_user = "@" in parts.netloc
     except ValueError:
-        good = False
+        good = has_user = False
+    if has_user:
+        # A password is not repeated where others may read it.
+        raise SendError(
+            "the address must not hold a user's name or password: put what the backend asks for "
+            "into OTEL_EXPORTER_OTLP_HEADERS"
+        )
     if not good or any(c.isspace() or not c.isprintable() for c in url):
         raise SendError(f"{url!r} is no address of OTLP over HTTP, such as http://localhost:4318")
     return url if url.rstrip("/").endswith(PATH) else url.rstrip("/") + PATH

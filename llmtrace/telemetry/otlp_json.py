@@ -15,6 +15,8 @@ from typing import Any
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import INVALID_SPAN_CONTEXT
 
+from llmtrace.telemetry.sound_text import sound
+
 _KINDS = {"INTERNAL": 1, "SERVER": 2, "CLIENT": 3, "PRODUCER": 4, "CONSUMER": 5}
 
 
@@ -33,7 +35,7 @@ def encode(spans: Sequence[ReadableSpan]) -> str:
 def _scopes(spans: list[ReadableSpan]) -> list[dict[str, Any]]:
     scopes = []
     for scope, group in groupby(spans, key=lambda span: span.instrumentation_scope):
-        named = {"name": scope.name, "version": scope.version or ""} if scope else {}
+        named = {"name": sound(scope.name), "version": sound(scope.version or "")} if scope else {}
         scopes.append({"scope": named, "spans": [_span(span) for span in group]})
     return scopes
 
@@ -43,7 +45,7 @@ def _span(span: ReadableSpan) -> dict[str, Any]:
     encoded: dict[str, Any] = {
         "traceId": f"{identity.trace_id:032x}",
         "spanId": f"{identity.span_id:016x}",
-        "name": span.name,
+        "name": sound(span.name),
         "kind": _KINDS[span.kind.name],
         "startTimeUnixNano": str(span.start_time),
         "endTimeUnixNano": str(span.end_time),
@@ -56,7 +58,7 @@ def _span(span: ReadableSpan) -> dict[str, Any]:
 
 
 def _attributes(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [{"key": key, "value": _value(value)} for key, value in attributes.items()]
+    return [{"key": sound(key), "value": _value(value)} for key, value in attributes.items()]
 
 
 def _value(value: Any) -> dict[str, Any]:
@@ -68,7 +70,7 @@ def _value(value: Any) -> dict[str, Any]:
         return {"doubleValue": value if math.isfinite(value) else _not_finite(value)}
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
         return {"arrayValue": {"values": [_value(item) for item in value]}}
-    return {"stringValue": str(value)}
+    return {"stringValue": sound(str(value))}
 
 
 def _not_finite(value: float) -> str:

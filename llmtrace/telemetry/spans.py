@@ -25,6 +25,7 @@ from llmtrace.telemetry.attributes import (
 )
 from llmtrace.telemetry.rank_spans import rank_context, rank_ids
 from llmtrace.telemetry.server_spans import server_start
+from llmtrace.telemetry.sound_text import sound
 
 BREATHER_SPANS = 16
 """Spans built in one go while a request runs; then Python is left to it."""
@@ -68,7 +69,7 @@ class LiveSpan:
         context = rank_context(info, context)
         with rank_ids(tracer, info, context):
             self.span = tracer.start_span(
-                span_name(info.operation, info.model.name),
+                span_name(info.operation, sound(info.model.name)),
                 context=context,
                 kind=SpanKind.INTERNAL,
                 attributes={} if info.own_loop else start_attributes(info),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -70,6 +73,7 @@ def test_presets_by_name(file, capsys, name):
     [
         (b"[itl]\np96_ms = 1", "[itl] p96_ms: unknown key"),
         (b"[itl", "not TOML"),
+        (b"[itl]\n[tgs]\nmin_system = 1", "[itl]: has no limit"),
         (b"\xff\xfe", "not text in UTF-8"),
         (None, "no such file, and no preset: default, mlperf"),
     ],
@@ -108,3 +112,24 @@ def test_a_policy_is_required(file):
     with pytest.raises(SystemExit) as caught:
         run(file)
     assert caught.value.code == 2
+
+
+def test_limits_and_notes_are_whole(file, policy, capsys):
+    """In 100 columns: the unit of a limit, and why a rule is undecided."""
+    rules = "".join(f"[[ttft]]\nmax_prompt_tokens = {n}\np95_ms = 300\n" for n in (12345, 67890))
+    run(file, "--policy", policy(rules))
+    out = capsys.readouterr().out
+    assert out.count("<= 300.00 ms") == 2
+    assert out.count("fewer than 20 samples") == 2
+    assert "\u2026" not in out
+
+
+def test_the_verdict_stands_when_nobody_reads_it(file, policy):
+    """``llmtrace check ... | true``: a closed pipe makes no good verdict of a bad one."""
+    bad = policy("[[ttft]]\np95_ms = 200")
+    command = [sys.executable, "-m", "llmtrace", "check", str(file), "--policy", str(bad)]
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -270,3 +271,23 @@ def test_a_bad_percentage_is_bad_usage(percent, capsys):
         main(["compare", "a", "b", f"--fail-on-regression={percent}"])
     assert caught.value.code == 2
     assert "is no number of percent" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("least", [5e-324, 1e-300])
+def test_nothing_is_relative_to_next_to_nothing(tmp_path, capsys, least):
+    """A change from a number that nobody measured would be infinite: there is none."""
+    before = traces(tmp_path / "a.jsonl", 20, least)
+    after = traces(tmp_path / "b.jsonl", 20, 0.25)
+    assert main(["compare", before, after, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)["lines"][0]
+    assert (said["change"], said["interval"], said["outcome"]) == (None, None, "undecided")
+
+
+def test_verdicts_are_whole_in_a_terminal_of_80_columns():
+    """Names take another line before figures or verdicts are cut."""
+    records = [replace(r, input_tokens_per_row=(n,)) for n in (64, 256) for r in side(0.2, 0.03)]
+    found = compare(records, records)
+    text = compare_text.render(found, (), width=80)
+    table = text.split("\n\n")[1]
+    assert table.count("within noise") == len(found.lines)
+    assert "\u2026" not in text

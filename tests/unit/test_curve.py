@@ -137,7 +137,8 @@ def test_groups():
         request(5.0, start=20, prompt=100, model="n"),
     ]
     found = {
-        g.by: [(x.value, x.requests, x.ttft_s.mean) for x in g.groups] for g in groupings(records)
+        g.by: [(x.value, x.requests, x.ttft_s.mean) for x in g.groups]
+        for g in groupings(records, gaps_of(records))
     }
     assert found == {
         "model": [("m", 2, 2.0), ("n", 1, 5.0)],
@@ -145,7 +146,7 @@ def test_groups():
         "batch_size": [("1", 2, 3.0), ("2", 1, 3.0)],
         "strategy": [("greedy", 2, 3.0), ("sample", 1, 3.0)],
     }
-    (short, _) = groupings(records)[1].groups
+    (short, _) = groupings(records, gaps_of(records))[1].groups
     # 2 tokens in 2 s and 1 in 5 s, not at the same time.
     assert short.tgs_system == pytest.approx(3 / 7)
     assert short.itl_s.count == 1
@@ -154,4 +155,4 @@ def test_groups():
 def test_what_is_not_known_is_in_no_group():
     """A request without a prompt length."""
     unknown = request(1.0, prompt=None, input_tokens_per_row=())
-    assert groupings([unknown])[1].groups == ()
+    assert groupings([unknown], gaps_of([unknown]))[1].groups == ()

@@ -295,6 +295,15 @@ def test_what_is_no_address(url, file, capsys):
     assert "is no address of OTLP over HTTP" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("url", ["http://me:secret@h", "ftp://me:secret@h"])
+def test_a_password_in_the_address_is_refused_and_not_repeated(url, file, capsys):
+    """It would be taken for a part of the host's name."""
+    assert run(file, "--otlp", url) == 2
+    said = capsys.readouterr().err
+    assert "OTEL_EXPORTER_OTLP_HEADERS" in said
+    assert "secret" not in said
+
+
 def test_an_unreadable_file_is_told_before_anything_is_sent(backend, file, tmp_path, capsys):
     """The good one named before it is not sent alone."""
     assert run(file, tmp_path / "none.jsonl", "--otlp", backend.url) == 2

@@ -2,6 +2,7 @@
 
 import json
 
+import orjson
 import pytest
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
@@ -76,6 +77,21 @@ def test_a_line_is_strict_json_in_one_line(spans):
         raise AssertionError(constant)
 
     json.loads(line, parse_constant=refuse)
+
+
+def test_half_a_character_spoils_no_line(spans):
+    """A lone surrogate, as in a file name that is no UTF-8: strict readers refuse it."""
+    line = encode(spans({"a\udce9": "b\ud800c", "more": ["\udfff", "d\U0001f600"]}))
+    orjson.loads(line)
+    assert only_span(line)["attributes"] == [
+        {"key": "a?", "value": {"stringValue": "b?c"}},
+        {
+            "key": "more",
+            "value": {
+                "arrayValue": {"values": [{"stringValue": "?"}, {"stringValue": "d\U0001f600"}]}
+            },
+        },
+    ]
 
 
 def test_ids_times_and_kind_are_as_the_specification_says(spans):

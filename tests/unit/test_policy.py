@@ -281,6 +281,15 @@ def test_ttft_in_proportion_to_the_prompt():
     assert outcomes(policy.format(0.76), records) == ["FAIL"]
 
 
+def test_what_has_no_ttft_or_no_prompt_length_breaks_no_prompt_rate():
+    """An empty block, and a prompt nobody counted: no samples, as for other limits of TTFT."""
+    records = [request(0.2, prompt=128), request(), request(0.2, prompt=None)]
+    records[2] = replace(records[2], input_tokens_per_row=())
+    policy = "samples.min = 1\n[[ttft]]\nprompt_tokens_per_s = 512"
+    (verdict,) = checked(policy, records).verdicts
+    assert (verdict.outcome, verdict.value, verdict.samples) == ("PASS", 1.0, 1)
+
+
 def test_moving_average_of_the_gaps():
     """Span 3, so a = 1/2: after gaps of 1, 0 and 4 the averages are 1, 1/3 and 17/7.
 

@@ -544,6 +544,15 @@ def test_one_object_over_many_lines(file):
     assert only(read([file(json.dumps(json.loads(line(*STEPS, REQUEST)), indent=2))])).model == "m"
 
 
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("before", ["\ufeff", "\n\n", "\n\ufeff"])
+def test_what_editors_put_before_a_document(file, before, indent):
+    """A byte order mark and empty lines hide nothing."""
+    found = read([file(before + json.dumps(json.loads(line(*STEPS, REQUEST)), indent=indent))])
+    assert only(found).model == "m"
+    assert not found.partial
+
+
 def test_standard_input(tmp_path):
     """``-`` reads what is piped in."""
     code = "from llmtrace.sources.otlp_json import read; print(read(['-']).records[0].model)"
