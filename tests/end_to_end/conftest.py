@@ -1,4 +1,4 @@
-"""The real demonstration model and a real browser, each started once."""
+"""The real demonstration model, and a real browser."""
 
 import os
 import shutil
@@ -20,9 +20,13 @@ def smollm2():
     return model.to("cpu"), tokenizer
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium():
-    """A Chromium of this machine, without a window."""
+    """A Chromium of this machine, without a window.
+
+    Not for longer: its driver leaves an event loop running in this thread, where others' tests
+    could run none.
+    """
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
     if found is None and not os.environ.get("CI"):
         pytest.skip("no Chromium here: apt-get install chromium")

@@ -28,6 +28,11 @@ runpy.run_module("llmtrace", run_name="__main__", alter_sys=True)
 CODES = re.compile(r"\x1b\[[?0-9;]*[a-zA-Z]")
 
 
+def obeys_ctrl_c():
+    """As in a terminal: what is started in the background inherits that it ignores Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Terminal:
     """A program at a pseudo-terminal."""
 
@@ -42,6 +47,7 @@ class Terminal:
             stdout=slave,
             stderr=slave,
             start_new_session=True,
+            preexec_fn=obeys_ctrl_c,  # noqa: PLW1509
         )
         os.close(slave)
         self.said = ""
@@ -117,6 +123,7 @@ def test_in_a_pipe(program, start, tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=obeys_ctrl_c,  # noqa: PLW1509
     )
     assert start(program(THREE)).returncode == 0
     lines = [watch.stdout.readline() for _ in range(3)]
