@@ -20,7 +20,6 @@ from bench import (
     arguments_of,
     load_quantized,
     make_model,
-    never_stopping,
     null_provider,
     prompt_of,
     saved,
@@ -115,7 +114,7 @@ def main() -> int:
     arguments = arguments_of(__doc__, layers=32, tokens=32, trials=3, seconds=0)
     result = Result(arguments)
     llmtrace.instrument(tracer_provider=null_provider())
-    model = never_stopping(make_model(arguments.layers))
+    model = make_model(arguments.layers)
     table(result, model, "bf16, eager", arguments, compiled=False)
     with saved(model) as place:
         del model
@@ -127,7 +126,7 @@ def main() -> int:
             del quantized
             gc.collect()
             torch.cuda.empty_cache()
-    model = never_stopping(make_model(arguments.layers))
+    model = make_model(arguments.layers)
     table(result, model, "bf16, compiled", arguments, compiled=True)
     return result.exit_code()
 

@@ -10,7 +10,7 @@ from llmtrace.recording.delivery import delivery_findings
 from llmtrace.recording.legs import device_shares, leg_records, legs_by_forward
 from llmtrace.recording.recorder import Marks
 from llmtrace.recording.request import FinishedRequest, RequestInfo
-from llmtrace.recording.request_utilization import utilization
+from llmtrace.recording.request_utilization import prefill_s, utilization
 from llmtrace.recording.stream import StreamTimes
 from llmtrace.records import Finding, RequestRecord, StepRecord
 
@@ -61,7 +61,7 @@ def build_record(request: FinishedRequest) -> RequestRecord:
         e2e_s=last,
         tgs=_ratio(total, last),
         decode_tgs=_decode_tgs(rows, last, ttft),
-        prefill_s=_prefill(steps),
+        prefill_s=prefill_s(steps),
         queue_s=_queue(info, marks),
         ttft_from_admission_s=_minus(ttft, _since_start(marks, info.admitted_ns)),
         preemptions=info.preemptions,
@@ -248,13 +248,6 @@ def _last_token_s(marks: Marks, steps: list[StepRecord]) -> float | None:
     return steps[-1].end_s if steps else None
 
 
-def _prefill(steps: list[StepRecord]) -> float | None:
-    """Return the time from the first forward's start to the end of the one giving token 1."""
-    if not steps or steps[0].forward_start_s is None or steps[0].forward_end_s is None:
-        return None
-    return steps[0].forward_end_s - steps[0].forward_start_s
-
-
 def _prepare(info: RequestInfo, marks: Marks, steps: list[StepRecord]) -> float | None:
     """Return the time to the first forward; of a batched request, from its admission."""
     begun = steps[0].forward_start_s if steps else None
@@ -264,7 +257,7 @@ def _prepare(info: RequestInfo, marks: Marks, steps: list[StepRecord]) -> float 
 
 def _sampling(steps: list[StepRecord], ttft: float | None) -> float | None:
     """Return the time from the prefill's end to the first token."""
-    return _minus(ttft, steps[0].forward_end_s) if steps and _prefill(steps) is not None else None
+    return _minus(ttft, steps[0].forward_end_s) if steps and prefill_s(steps) is not None else None
 
 
 def _delivery(marks: Marks, stream: StreamTimes | None, ttft: float | None) -> float | None:

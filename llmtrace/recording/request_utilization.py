@@ -49,7 +49,7 @@ def utilization(
     mbu = mfu = None
     if peaks is not None:
         mbu = _share(read, _step_s(steps), peaks.bandwidth)
-        mfu = _share(done, _prefill_s(steps), peaks.flops_of(info.cost.operand))
+        mfu = _share(done, prefill_s(steps), peaks.flops_of(info.cost.operand))
     return Utilization(read, done, mbu, mfu, _findings(mbu, mfu))
 
 
@@ -74,7 +74,8 @@ def _step_s(steps: Sequence[StepRecord]) -> float | None:
     return (steps[-1].end_s - steps[0].end_s) / (len(steps) - 1)
 
 
-def _prefill_s(steps: Sequence[StepRecord]) -> float | None:
+def prefill_s(steps: Sequence[StepRecord]) -> float | None:
+    """Return the time from the first forward's start to the end of the one giving token 1."""
     if not steps or steps[0].forward_start_s is None or steps[0].forward_end_s is None:
         return None
     return steps[0].forward_end_s - steps[0].forward_start_s

@@ -210,9 +210,9 @@ def _forward(wrapped: Any, runner: Any, args: tuple[Any, ...], kwargs: dict[str,
     batch = _here.get()
     if batch is None:
         return wrapped(*args, **kwargs)
-    batch.forward_started()
+    guard.call("marking a step's forward", batch.forward_started)
     result = wrapped(*args, **kwargs)
-    batch.forward_ended()
+    guard.call("marking a step's forward", batch.forward_ended)
     return result
 
 
