@@ -159,7 +159,8 @@ def capture_relaxed() -> Iterator[None]:
     """Let this thread look at events while another thread captures a CUDA graph.
 
     Otherwise the driver refuses, and the other thread's capture fails
-    (``benchmarks/gpu/modes.py`` captures meanwhile). Where the driver's library is not to be found, as with
+    (``benchmarks/gpu/modes.py`` captures meanwhile).
+    Where the driver's library is not to be found, as with
     AMD's devices, nothing is changed.
     """
     exchange = _exchange_capture_mode()
