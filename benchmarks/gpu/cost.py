@@ -32,6 +32,7 @@ from transformers.modeling_utils import PreTrainedModel
 import llmtrace
 
 BUDGET_US = 20.0
+MEAN = "all, mean of the middle 90 %"
 now = time.perf_counter_ns
 
 
@@ -223,13 +224,28 @@ def hooks(model, prompt, tokens: int, rounds: int) -> dict[str, object]:
         into.setdefault("after the forward", []).extend(d - c for _, _, c, d in decode)
         into.setdefault("logits processors", []).extend(stamps.processors[1:])
         into.setdefault("stopping criteria", []).extend(stamps.criteria[1:])
-    added = {
-        name: round((statistics.median(found[True][name]) - statistics.median(times)) / 1e3, 2)
-        for name, times in found[False].items()
+
+    def added(average) -> dict[str, float]:
+        return {
+            name: round((average(found[True][name]) - average(times)) / 1e3, 2)
+            for name, times in found[False].items()
+        }
+
+    medians, means = added(statistics.median), added(middle_mean)
+    return {
+        **medians,
+        "all": round(sum(medians.values()), 2),
+        # The end of one forward in eight is marked too: a median does not see it.
+        MEAN: round(sum(means.values()), 2),
+        "means": means,
+        "steps": len(found[True]["stopping criteria"]),
     }
-    added["all"] = round(sum(added.values()), 2)
-    added["steps"] = len(found[True]["stopping criteria"])
-    return added
+
+
+def middle_mean(values: list[float]) -> float:
+    """Return the mean without the least and the greatest 5 %."""
+    cut = len(values) // 20
+    return statistics.fmean(sorted(values)[cut : len(values) - cut])
 
 
 class LastToken(StoppingCriteria):
@@ -273,10 +289,12 @@ def main() -> int:
     model = make_model(arguments.layers)
     prompt = prompt_of(128)
     part = hooks(model, prompt, arguments.tokens, 2)
-    result.add("host time of each hook, us per step", part, good=part["all"] <= BUDGET_US)
+    result.add(
+        "host time of each hook, us per step", part, good=max(part["all"], part[MEAN]) <= BUDGET_US
+    )
     small = make_model(2)
     part = hooks(small, prompt, 256, 3)
-    result.add("the same, two layers", part, good=part["all"] <= BUDGET_US)
+    result.add("the same, two layers", part, good=max(part["all"], part[MEAN]) <= BUDGET_US)
     part = after_the_last_token(small, prompt, 512, arguments.rounds)
     result.add("after the last token", part, good=part["ms_added"] < 2)
     del small
