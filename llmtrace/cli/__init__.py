@@ -9,12 +9,12 @@ from __future__ import annotations
 import argparse
 import sys
 
-from llmtrace.cli import check, compare, config, demo, export, peaks, report, run, watch
+from llmtrace.cli import bench, check, compare, config, demo, export, peaks, report, run, watch
 from llmtrace.cli.writing import give_up_output
 from llmtrace.errors import LlmtraceError
 from llmtrace.version import __version__
 
-COMMANDS = (demo, run, report, watch, compare, check, export, peaks, config)
+COMMANDS = (demo, run, report, watch, compare, check, export, bench, peaks, config)
 
 
 def parser() -> argparse.ArgumentParser:

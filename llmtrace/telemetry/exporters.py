@@ -150,10 +150,18 @@ def meter_provider(names: list[str], environ: Mapping[str, str]) -> MeterProvide
     return MeterProvider(readers, resource(environ), shutdown_on_exit=False)
 
 
-def file_provider(folder: str, environ: Mapping[str, str]) -> tuple[TracerProvider, Any]:
-    """Return a provider that writes the local file, and its exporter."""
+def file_provider(
+    folder: str, environ: Mapping[str, str], name: str | None = None
+) -> tuple[TracerProvider, Any]:
+    """Return a provider that writes the local file, and its exporter.
+
+    Args:
+        folder: Where the file lies.
+        environ: Describes the process.
+        name: The file's name, if it is not to be the usual one.
+    """
     described = resource(environ)
-    exporter = LocalFileExporter(folder, str(described.attributes["service.name"]))
+    exporter = LocalFileExporter(folder, str(described.attributes["service.name"]), name)
     # Limits set for a backend do not apply to the file, whose reports need every attribute.
     limits = SpanLimits(
         max_attributes=SpanLimits.UNSET,

@@ -26,21 +26,22 @@ def default_service() -> str:
 
 
 class LocalFileExporter(SpanExporter):
-    """Appends batches of spans to ``llmtrace-<service>-<pid>.jsonl``.
+    """Appends batches of spans to ``llmtrace-<service>-<pid>.jsonl``, or to a file named.
 
     The folder and the file are made with the first span: merely turning llmtrace on writes
     nothing. A forked child writes a file of its own. What cannot be written is dropped, with one
     warning, and writing is tried again with the next batch.
     """
 
-    def __init__(self, folder: str, service: str) -> None:
+    def __init__(self, folder: str, service: str, name: str | None = None) -> None:
         self._folder = Path(folder)
+        self._name = name
         self._service = re.sub(r"[^\w.-]+", "_", service) or "python"
 
     @property
     def path(self) -> Path:
         """Where this process writes."""
-        return self._folder / f"llmtrace-{self._service}-{os.getpid()}.jsonl"
+        return self._folder / (self._name or f"llmtrace-{self._service}-{os.getpid()}.jsonl")
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Append *spans* as one line."""

@@ -1,0 +1,1 @@
+"""What each tool draws, as PNG; needs matplotlib."""

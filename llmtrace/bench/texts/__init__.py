@@ -1,0 +1,1 @@
+"""What each tool says in the terminal."""

@@ -1,0 +1,81 @@
+"""What every tool does around its measurement: load, show progress, say where things lie."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llmtrace.cli.extras import require
+
+if TYPE_CHECKING:
+    from llmtrace.bench.models import Subject
+    from llmtrace.bench.trials import Progress
+
+INTERRUPTED = 130
+
+
+def need() -> None:
+    """Check that what the tools are made of is installed.
+
+    Raises:
+        MissingExtraError: It is not.
+    """
+    require("numpy", "rich", "torch", "transformers", "psutil", "matplotlib")
+
+
+def loaded(arguments: argparse.Namespace) -> Subject:
+    """Return the model that the command line asks for, saying so meanwhile."""
+    from rich.console import Console
+
+    from llmtrace.bench.models import load
+    from llmtrace.cli.bench.options import model_choice
+
+    os.environ.setdefault("HF_HUB_OFFLINE", "1" if _is_local(arguments) else "0")
+    choice = model_choice(arguments)
+    named = choice.random_weights or choice.model
+    with (
+        Console(stderr=True).status(f"Loading {named} ..."),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
+        return load(choice)
+
+
+def _is_local(arguments: argparse.Namespace) -> bool:
+    named = arguments.model
+    return named is None or named == "demo" or Path(named).exists()
+
+
+@contextlib.contextmanager
+def progress_bar() -> Iterator[Progress]:
+    """Lend a progress bar on standard error; a pipe gets none."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    with Progress(
+        "{task.description}",
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    ) as bar:
+        task = bar.add_task("")
+
+        def show(what: str, done: int, of: int) -> None:
+            bar.update(task, description=what, completed=done, total=of)
+
+        yield show
+
+
+def say_where(folder: Path) -> None:
+    """Name the files that were written, and what to do with the trace."""
+    for file in sorted(folder.iterdir()):
+        print(f"  {file}", file=sys.stderr)
+    print(f"llmtrace report {folder / 'trace.jsonl'}", file=sys.stderr)
