@@ -52,9 +52,9 @@ def of_trials(trials: Trials) -> list[Caution]:
     found = []
     if trials.interrupted:
         found.append(Caution("interrupted", "Ctrl-C ended the run before all requests had run."))
-    failed = sum(r.error is not None for r in trials.records)
-    if failed:
-        found.append(Caution("failed", f"{failed} requests failed and are in no figure."))
+    if trials.failure:
+        text = f"A request failed, and none was run after it: {trials.failure}"
+        found.append(Caution("failed", text))
     if trials.cold:
         reasons = sorted({reason for r in trials.cold for reason in r.cold_reasons})
         found.append(

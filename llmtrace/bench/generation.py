@@ -15,6 +15,10 @@ from llmtrace.records import RequestRecord
 _BITSANDBYTES = frozenset({"8bit", "4bit", "nf4", "nf4-double"})
 
 
+class RequestFailedError(LlmtraceError):
+    """A request failed, as one of an application would have."""
+
+
 def check(subject: Subject, plan: Generation, longest_prompt: int, *, force: bool = False) -> None:
     """Look for what cannot work, or is known to be a loss, before anything is measured.
 
@@ -71,7 +75,7 @@ def _compiling(subject: Subject, plan: Generation) -> dict[str, Any]:
     from transformers import GenerationConfig
 
     if not hasattr(GenerationConfig(), "disable_compile"):
-        if plan.compile and find_spec("transformers.generation.configuration_utils"):
+        if plan.compile:
             raise ConfigError("--compile needs transformers 4.51 or newer")
         return {}
     if not plan.compile:
@@ -92,19 +96,20 @@ def ask(subject: Subject, prompt: Prompt, plan: Generation, *, seed: int = 0) ->
     ``ttft_from_request_s``.
 
     Raises:
-        LlmtraceError: The request failed, or was not recorded.
+        RequestFailedError: ``generate()`` did, with what the message says.
+        LlmtraceError: The request was not recorded.
     """
     import torch
 
     if plan.do_sample:
         torch.manual_seed(plan.seed + seed)
     given = arguments(subject, plan)
-    with api.capture() as records, api.request():
-        try:
+    try:
+        with api.capture() as records, api.request():
             subject.model.generate(**inputs(subject, prompt), **given)
-        except (RuntimeError, ValueError, TypeError, ImportError, NotImplementedError) as error:
-            reason = " ".join(str(error).split())[:300]
-            raise LlmtraceError(f"generate() failed: {type(error).__name__}: {reason}") from error
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300]
+        raise RequestFailedError(f"generate(): {type(error).__name__}: {reason}") from error
     if not records:
         raise LlmtraceError("a request was not recorded: is LLMTRACE_DISABLED set?")
     return records[0]

@@ -36,12 +36,18 @@ class Subject:
     @property
     def vocabulary(self) -> int:
         """How many ids there are."""
-        return int(self.model.config.get_text_config().vocab_size)
+        return int(_text_config(self.model).vocab_size)
 
     @property
     def longest(self) -> int | None:
         """Most positions the model was made for."""
-        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        return getattr(_text_config(self.model), "max_position_embeddings", None)
+
+
+def _text_config(model: Any) -> Any:
+    """Return what the config says of a model's text; before 4.46 there is but one part."""
+    config = model.config
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
 def load(choice: ModelChoice) -> Subject:

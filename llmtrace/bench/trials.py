@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from llmtrace.bench.generation import ask
+from llmtrace.bench.generation import RequestFailedError, ask
 from llmtrace.bench.models import Subject
 from llmtrace.bench.prompts import Prompts
 from llmtrace.bench.settings import Generation
@@ -25,6 +25,8 @@ class Trials:
     records: list[RequestRecord] = field(default_factory=list)
     interrupted: bool = False
     """Ctrl-C came before all had run: the figures are of those that had."""
+    failure: str | None = None
+    """Why a request failed; none was run after it."""
 
     @property
     def counted(self) -> list[RequestRecord]:
@@ -49,15 +51,19 @@ def run_trials(
 ) -> Trials:
     """Run *warmup* requests, at least one of each kind of prompt, then *trials* that count.
 
-    Ctrl-C ends it early and keeps what has been measured.
+    Ctrl-C ends it early and keeps what has been measured; so does a request that fails.
+
+    Raises:
+        RequestFailedError: The first one did, or one that warmed up.
     """
     found = Trials()
+    order = _longest_first(prompts)
     rounds = max(warmup, min(prompts.kinds, trials)) if warmup else 0
     try:
         for index in range(rounds):
             progress("warming up", index, rounds)
             # Ids of its own: a request that counts must not find its prompt in a cache.
-            prompt = prompts.prompt(WARMUP_IDS * prompts.kinds + index)
+            prompt = prompts.prompt(WARMUP_IDS * prompts.kinds + order[index % prompts.kinds])
             found.warmup.append(ask(subject, prompt, plan, seed=index))
         trace.warmed_up()
         with collector_frozen():
@@ -65,9 +71,18 @@ def run_trials(
                 progress("measuring", index, trials)
                 found.records.append(ask(subject, prompts.prompt(index), plan, seed=index))
         progress("measuring", trials, trials)
+    except RequestFailedError as error:
+        if not found.records:
+            raise
+        found.failure = str(error)
     except KeyboardInterrupt:
         found.interrupted = True
     return found
+
+
+def _longest_first(prompts: Prompts) -> list[int]:
+    """Return the kinds of prompts: a static cache is made for the longest one seen so far."""
+    return sorted(range(prompts.kinds), key=lambda kind: -prompts.lengths[kind])
 
 
 WARMUP_IDS = 1_000_000

@@ -17,10 +17,10 @@ from llmtrace.bench.trials import Trials
 from llmtrace.records import RequestRecord
 
 TOOL = "ttft"
-PARTS = ("tokenize", "prepare", "prefill", "sampling")
+PARTS = ("queue", "tokenize", "prepare", "prefill", "sampling")
 COLUMNS = (
-    "trial", "prompt_tokens", "ttft_s", "ttft_from_request_s", "tokenize_s", "prepare_s",
-    "prefill_s", "sampling_s", "counted", "cold_reasons", "clock", "trace_id",
+    "trial", "prompt_tokens", "ttft_s", "ttft_from_request_s", "queue_s", "tokenize_s",
+    "prepare_s", "prefill_s", "sampling_s", "counted", "cold_reasons", "clock", "trace_id",
 )  # fmt: skip
 MOST_LENGTHS = 8
 """With more lengths of prompts, neighbouring ones share a bucket."""
@@ -37,7 +37,8 @@ class TtftResult:
     intervals: Mapping[str, Interval]
     """Of ``mean``, ``p50``, ``p95``, as far as there are enough requests."""
     parts: Mapping[str, Summary | None]
-    """Parts of TTFT from the request; their means add up to its mean."""
+    """Parts of TTFT from the request; their means add up to its mean. What is neither tokenizing
+    nor ``generate()``, such as the ids' way to the device, is the queue."""
     by_prompt: tuple[Bucket, ...]
     cautions: tuple[Caution, ...]
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from llmtrace.analysis.latency import prompt_tokens
 from llmtrace.analysis.summary import present
-from llmtrace.bench.charts.style import BLUE, GREEN, GREY, ORANGE, RED, figure
+from llmtrace.bench.charts.style import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, figure
 from llmtrace.bench.ttft import PARTS, TtftResult, span
 from llmtrace.records import RequestRecord
 
-COLOURS = dict(zip(PARTS, (GREY, ORANGE, BLUE, GREEN), strict=True))
+COLOURS = dict(zip(PARTS, (GREY, PURPLE, ORANGE, BLUE, GREEN), strict=True))
 MS = 1e3
 FEW = 10
 """Up to so many values, a bar for each."""

@@ -64,9 +64,12 @@ def _table(found: TtftResult) -> RenderableType:
 
 def _rows(found: TtftResult) -> list[tuple[str, Summary | None]]:
     rows: list[tuple[str, Summary | None]] = [("TTFT", found.ttft_s)]
-    if found.parts["tokenize"] is not None:
+    shown = dict(found.parts)
+    if found.parts["tokenize"] is None:
+        del shown["queue"]  # next to nothing: ids lie ready on the device
+    else:
         rows.append(("TTFT from request", found.ttft_from_request_s))
-    rows += [(f"  {name}", part) for name, part in found.parts.items() if part is not None]
+    rows += [(f"  {name}", part) for name, part in shown.items() if part is not None]
     if len(found.by_prompt) > 1:
         rows += [(f"prompt {span(bucket)}", bucket.summary) for bucket in found.by_prompt]
     return rows

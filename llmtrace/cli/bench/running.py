@@ -15,7 +15,7 @@ from llmtrace.cli.extras import require
 
 if TYPE_CHECKING:
     from llmtrace.bench.models import Subject
-    from llmtrace.bench.trials import Progress
+    from llmtrace.bench.trials import Progress, Trials
 
 INTERRUPTED = 130
 
@@ -72,6 +72,15 @@ def progress_bar() -> Iterator[Progress]:
             bar.update(task, description=what, completed=done, total=of)
 
         yield show
+
+
+def ended(trials: Trials, folder: Path) -> int:
+    """Say where the results lie and what went wrong; return the exit code."""
+    say_where(folder)
+    if trials.failure:
+        print(f"llmtrace bench: {trials.failure}", file=sys.stderr)
+        return 2
+    return INTERRUPTED if trials.interrupted else 0
 
 
 def say_where(folder: Path) -> None:

@@ -68,5 +68,4 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         width, color = fit(sys.stdout)
         print(text.render(found, header, width=width, color=color))
-    running.say_where(folder.path)
-    return running.INTERRUPTED if trials.interrupted else 0
+    return running.ended(trials, folder.path)
