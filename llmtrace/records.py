@@ -70,6 +70,9 @@ class StepRecord:
     Python. The end is marked in the first steps and in every eighth, and worked out in between."""
     put_s: float | None = None
     """The streamer was handed this step's token."""
+    host_end_s: float | None = None
+    """Python had this step's token marked, where ``end_s`` is the device's time of it; a trace does
+    not hold it."""
     legs: tuple[Leg, ...] = ()
     """What each device did of the forward, where the model's layers lie on several."""
 

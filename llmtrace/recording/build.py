@@ -145,6 +145,9 @@ def _steps(marks: Marks) -> list[StepRecord]:
             replace(
                 step,
                 put_s=_since_start(marks, puts.get(upto)),
+                host_end_s=_since_start(marks, marks.host_tokens[index])
+                if marks.host_tokens
+                else None,
                 legs=leg_records(marks, legs, forwards, step.forward_start_s),
             )
         )

@@ -72,6 +72,6 @@ class DeviceMarks:
             tokens.append(next(rest))
         ends += [None if f is None else next(rest) for f in self.forwards[len(ends) :]]
         marks.device_forward_ends = forward_ends(marks, tokens, ends)
-        marks.tokens = tokens
+        marks.host_tokens, marks.tokens = marks.tokens, tokens
         if marks.last_mark is not None:
             marks.last_mark = next(rest)

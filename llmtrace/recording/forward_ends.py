@@ -4,7 +4,8 @@ Two cases, told apart by the token's mark, which every step has. Where the devic
 when the token was asked for, the forward's end and the token follow on each other on the device
 alone, always at the same distance. Where it had none, it waits for Python: it is done with a
 forward a little after the host has launched its last kernel, always by about the same time. Both
-are measured in the steps that are marked.
+are measured in the steps that are marked. Where every marked step left the device with work, and
+one that is not marked did not, Python halted after it: the device took as long as in the others.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def forward_ends(marks: Marks, tokens: Sequence[int], ends: Sequence[int | None]
     decode = [(s, end) for s, end in marked if s.forward >= marks.token_forwards[0]] or marked
     apart = [(s.busy, s.token_ns - end) for s, end in decode]
     before_token = _median([gap for busy, gap in apart if busy] or [gap for _, gap in apart])
-    after_host = _median([end - s.host_end_ns for s, end in decode if not s.busy])
+    behind = [(s.busy, end - s.host_end_ns) for s, end in decode]
+    after_host = _median([gap for busy, gap in behind if not busy] or [gap for _, gap in behind])
     by_forward = {step.forward: step for step in steps}
     return [
         _end(marks.forward_ends[forward], by_forward.get(forward), before_token, after_host)

@@ -53,6 +53,8 @@ class Marks:
     put_forwards: list[int] = field(default_factory=list)
     device: PendingTimes | None = None
     """The same instants on a device, until they have been read."""
+    host_tokens: list[int] | None = None
+    """The host's times of ``tokens``, where those are the device's."""
     device_forward_ends: list[int] | None = None
     device_prefill_start: int | None = None
     clock: str = "host"

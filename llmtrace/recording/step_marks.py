@@ -70,6 +70,7 @@ class SharedMarks:
             return
         marks.device_prefill_start = known[0][0]
         marks.device_forward_ends = [ended for _, ended, _ in known[: len(self.forwards)]]
+        marks.host_tokens = marks.tokens
         marks.tokens = [step.device[1] for step in self.tokens if step.device is not None]
         if self.last is not None:
             marks.last_mark = known[-1][1]

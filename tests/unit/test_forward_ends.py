@@ -70,6 +70,22 @@ def test_a_halt_of_python_after_the_forward_is_not_the_devices(run):
     assert record.steps[21].launch_lead_s == pytest.approx(40e-6)
 
 
+def test_nor_is_it_where_python_waits_for_the_device_otherwise(run):
+    """The device had long been done when the token was selected, though it is the slower one."""
+    steps = [(4.0, 0.2, 4.0 - 0.2 + 0.1)] * STEPS
+    steps[21] = (4.0, 30, 0.01)
+    record, truth = run(steps)
+    assert ends(record) == pytest.approx(truth, abs=1e-9)
+    assert record.steps[21].launch_lead_s == pytest.approx(4e-3)
+
+
+def test_both_times_of_a_token_are_kept(run):
+    """Where a token's time is the device's, Python's is there beside it."""
+    record, _ = run([(4.0, 0.2, 3.9)] * 3)
+    late = [step.end_s - step.host_end_s for step in record.steps]
+    assert late == pytest.approx([3.9e-3] * 3)
+
+
 def test_both_in_one_request(run):
     """A prompt grows until the device is the slower one: each step as it is."""
     waits = (0.04, 0.2, 0.01)
