@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from llmtrace.bench.generation import RequestFailedError, ask
@@ -48,10 +49,12 @@ def run_trials(
     warmup: int,
     progress: Progress,
     trace: Trace,
+    keep_gc: bool = False,
 ) -> Trials:
     """Run *warmup* requests, at least one of each kind of prompt, then *trials* that count.
 
-    Ctrl-C ends it early and keeps what has been measured; so does a request that fails.
+    Ctrl-C ends it early and keeps what has been measured; so does a request that fails. The
+    garbage collector is frozen while requests count, unless *keep_gc*.
 
     Raises:
         RequestFailedError: The first one did, or one that warmed up.
@@ -66,7 +69,7 @@ def run_trials(
             prompt = prompts.prompt(WARMUP_IDS * prompts.kinds + order[index % prompts.kinds])
             found.warmup.append(ask(subject, prompt, plan, seed=index))
         trace.warmed_up()
-        with collector_frozen():
+        with nullcontext() if keep_gc else collector_frozen():
             for index in range(trials):
                 progress("measuring", index, trials)
                 found.records.append(ask(subject, prompts.prompt(index), plan, seed=index))

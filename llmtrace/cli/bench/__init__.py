@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmtrace.cli.bench import ttft
+from llmtrace.cli.bench import itl, ttft
 
-TOOLS = (ttft,)
+TOOLS = (ttft, itl)
 
 
 def add_parser(commands: Any) -> None:

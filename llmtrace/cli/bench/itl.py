@@ -1,0 +1,89 @@
+"""``llmtrace bench itl``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from llmtrace.cli.bench import options, running
+from llmtrace.errors import ConfigError
+
+UNDECIDED = 3
+
+
+def add_parser(tools: Any) -> None:
+    """Add the tool."""
+    parser = options.tool_parser(
+        tools,
+        "itl",
+        "gaps between tokens over their position",
+        "Gaps between tokens over their position, on the device's clock and the host's: the "
+        "curve, the time that reading weights and cache takes at least, and where and why gaps "
+        "get longer.",
+    )
+    options.add_prompts(parser, default="128")
+    options.add_generation(parser, new_tokens=128)
+    run_options = parser.add_argument_group("run")
+    run_options.add_argument(
+        "--trials", type=options.positive, default=20, metavar="N", help="default: 20"
+    )
+    run_options.add_argument(
+        "--warmup", type=options.count, default=3, metavar="N",
+        help="requests before, one of each prompt at least; reported apart (default: 3)",
+    )  # fmt: skip
+    run_options.add_argument(
+        "--keep-gc", action="store_true",
+        help="leave the garbage collector on, and say which gaps it lengthened",
+    )  # fmt: skip
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, write, print."""
+    running.need()
+    from llmtrace.bench import cautions, environment, generation, itl, itl_output, outputs, result
+    from llmtrace.bench.charts import itl as chart
+    from llmtrace.bench.floor import floor_of
+    from llmtrace.bench.pauses import watched
+    from llmtrace.bench.prompts import Prompts
+    from llmtrace.bench.texts import itl as text
+    from llmtrace.bench.tracing import traced
+    from llmtrace.bench.trials import run_trials
+    from llmtrace.reports.summary import fit
+
+    plan = options.generation(arguments)
+    if plan.max_new_tokens == 1:
+        raise ConfigError("--max-new-tokens 1: one token has no gap before it; 2 are the least")
+    folder = outputs.OutputFolder(arguments.out, itl.TOOL, overwrite=arguments.overwrite)
+    subject = running.loaded(arguments)
+    prompts = Prompts(subject, options.prompt_choice(arguments), plan.seed)
+    generation.check(subject, plan, max(prompts.lengths), force=arguments.force)
+    generation.prepare(subject, plan)
+    about = environment.environment()
+    other_work = cautions.OtherWork()
+    with (
+        traced(folder.path) as trace,
+        running.progress_bar() as progress,
+        watched(compiles=plan.compile) as pauses,
+    ):
+        trials = run_trials(
+            subject, prompts, plan, trials=arguments.trials, warmup=arguments.warmup,
+            progress=progress, trace=trace, keep_gc=arguments.keep_gc,
+        )  # fmt: skip
+    doubts = cautions.busy(other_work.share(), about["gpus"])
+    floor = floor_of(subject, plan)
+    found = itl.evaluate(trials, pauses, floor, doubts, collector_on=arguments.keep_gc)
+    header = result.header(itl.TOOL, subject, plan, about)
+    made = itl_output.as_object(found, header)
+    folder.write_json(made)
+    folder.write_csv(itl_output.rows(found), itl_output.COLUMNS)
+    picture = chart.draw(found, result.subtitle(header))
+    if picture is not None:
+        folder.write_figure(picture)
+    if arguments.json:
+        print(outputs.to_json(made))
+    else:
+        width, color = fit(sys.stdout)
+        print(text.render(found, header, width=width, color=color))
+    return running.ended(trials, folder.path) or (UNDECIDED if found.itl_s is None else 0)
