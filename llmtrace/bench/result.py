@@ -15,6 +15,7 @@ from llmtrace.bench.tracing import TRACE
 from llmtrace.bench.trials import Trials
 from llmtrace.records import RequestRecord
 from llmtrace.reports.json_report import as_object
+from llmtrace.reports.wording import conditions
 from llmtrace.seams.model_facts import model_name
 
 
@@ -59,6 +60,11 @@ def report_of(records: Sequence[RequestRecord]) -> dict[str, Any]:
     The four conditions of every rate are in it, under ``tgs.conditions``.
     """
     return as_object(build_report(records))
+
+
+def conditions_of(records: Sequence[RequestRecord]) -> list[tuple[str, str]]:
+    """Return the four conditions of every rate, each with its name."""
+    return conditions(build_report(records).tgs.conditions)
 
 
 def cautions_of(cautions: Sequence[Caution]) -> list[dict[str, str]]:

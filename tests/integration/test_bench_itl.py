@@ -256,7 +256,7 @@ class TestInjectedFaults:
         compiled = [row for row in rows if float(row["compilation_s"])]
         assert [(row["trial"], row["position"]) for row in compiled] == [("2", "30")]
         assert {row["cold_reasons"] for row in compiled} == {"compilation"}
-        assert "recompilation in request 2, before token 30" in bench.said.out
+        assert "request 2, before token 30" in bench.said.out
 
 
 class TestFloor:

@@ -315,8 +315,8 @@ class TestPauses:
         ]
         assert found.itl_s.count == 3 * 20
         said = text.render(found, HEADER)
-        assert "recompilation in request 0, before token 12, 8.0 ms" in said
-        assert "recompilation in request 2, somewhere" in said
+        assert "request 0, before token 12, 8.0 ms: compiled anew" in said
+        assert "request 2, somewhere: compiled anew" in said
 
 
 class TestFloor:

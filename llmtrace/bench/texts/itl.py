@@ -13,6 +13,7 @@ from llmtrace.analysis.summary import DEVIATION, PERCENTILE_METHOD, Summary
 from llmtrace.bench.floor import FORMULA
 from llmtrace.bench.itl import ItlResult
 from llmtrace.bench.itl_output import line
+from llmtrace.bench.result import conditions_of
 from llmtrace.bench.texts.parts import cautions, heading
 from llmtrace.bench.texts.shifts import said
 from llmtrace.reports.printing import printed
@@ -36,6 +37,8 @@ def render(
     sections: list[RenderableType] = [heading(header), Text(), _counts(found)]
     if found.itl_s is not None:
         sections += [Text(), _table(found), Text(), _course(found), Text(), _steps(found)]
+    conditions = pairs(conditions_of(found.trials.records))
+    sections += [Text(), Text("Conditions", style="bold"), Padding(conditions, (0, 0, 0, 3))]
     sections += [Text(), cautions(found.cautions)]
     last = line(found)
     if last is not None:

@@ -13,7 +13,7 @@ SINGLES_SAID = 3
 
 CAUSES: dict[Cause, str] = {
     "cache_growth": "cache growth: each forward reads the keys and values of one token more",
-    "compilation": "compilation",
+    "compilation": "compiled anew",
     "garbage_collection": "garbage collection",
     "device": "the device: its forward takes longer, whatever the host does",
     "forward": "the forward call: the model's own computing, or a processor that others use",
@@ -55,19 +55,27 @@ def said(found: ItlResult) -> list[str]:
 
 
 def _said(shift: Shift, counted: int) -> str:
-    why = CAUSES[shift.cause]
+    return f"{_what(shift, counted)}: {CAUSES[shift.cause]}"
+
+
+def in_short(shift: Shift, counted: int) -> str:
+    """Return a step that was found, for a place where there is little room."""
+    return f"{_what(shift, counted)}: {SHORT[shift.cause]}"
+
+
+def _what(shift: Shift, counted: int) -> str:
     if shift.kind == "compilation":
         where = "somewhere" if shift.position is None else f"before token {shift.position:,}"
         took = "" if shift.after_s is None else f", {shift.after_s * MS:,.1f} ms"
-        return f"recompilation in request {shift.trials[0]}, {where}{took}"
+        return f"request {shift.trials[0]}, {where}{took}"
     change = f"{_ms(shift.before_s)} to {_ms(shift.after_s)} ms"
     if shift.kind == "growth":
         slope = (shift.slope_s_per_token or 0.0) * 1e6
-        return f"growth with the context, {change}, {slope:+,.3f} us per token: {why}"
+        return f"growth with the context, {change}, {slope:+,.3f} us per token"
     if shift.kind == "jump":
-        return f"lasting jump at token {shift.position:,}, {change}: {why}"
+        return f"lasting jump at token {shift.position:,}, {change}"
     seen = f"in {len(shift.trials)} of {counted} requests"
-    return f"spike at token {shift.position:,} alone, {seen}, {change}: {why}"
+    return f"spike at token {shift.position:,} alone, {seen}, {change}"
 
 
 def _single(shift: Shift) -> str:
