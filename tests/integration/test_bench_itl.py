@@ -188,7 +188,7 @@ class TestInjectedFaults:
         assert spike["cause"] == "between_forwards"
         assert spike["trials"] == list(range(6))
         assert spike["after_s"] >= HALT_S
-        assert "spike at token 65 alone, in 6 of 6 requests" in bench.said.out
+        assert "spike at token 65, in 6 of 6 requests" in bench.said.out
         assert "not the model" in bench.said.out
         at_65 = [row for row in rows if row["position"] == "65"]
         assert all(row["stands_out"] == "in most" for row in at_65)

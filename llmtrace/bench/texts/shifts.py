@@ -75,7 +75,7 @@ def _what(shift: Shift, counted: int) -> str:
     if shift.kind == "jump":
         return f"lasting jump at token {shift.position:,}, {change}"
     seen = f"in {len(shift.trials)} of {counted} requests"
-    return f"spike at token {shift.position:,} alone, {seen}, {change}"
+    return f"spike at token {shift.position:,}, {seen}, {change}"
 
 
 def _single(shift: Shift) -> str:
