@@ -6,8 +6,9 @@ from itertools import accumulate, pairwise
 import numpy as np
 import pytest
 
-from llmtrace.bench import itl, itl_output, outputs
+from llmtrace.bench import outputs
 from llmtrace.bench.floor import Floor
+from llmtrace.bench.itl import evaluation, output
 from llmtrace.bench.pauses import Pause, overlap
 from llmtrace.bench.texts import itl as text
 from llmtrace.bench.trials import Trials
@@ -81,7 +82,7 @@ def run(trials=20, length=127, *, lead=None, change=None, pauses=(), floor=None,
             change(trial, parts)
         lists = {k: None if v is None else v.tolist() for k, v in parts.items()}
         records.append(request(**lists, trial=trial, **changes))
-    return itl.evaluate(Trials(records=records), pauses, floor)
+    return evaluation.evaluate(Trials(records=records), pauses, floor)
 
 
 def at(position):
@@ -307,7 +308,7 @@ class TestPauses:
             Pause("compilation", START + round((TTFT + 10.1 * GAP) * 1e9), 0.008),
             Pause("compilation", START + 10**11 + 10**7, 0.05),
         ]
-        found = itl.evaluate(Trials(records=records), pauses, None)
+        found = evaluation.evaluate(Trials(records=records), pauses, None)
         assert [(s.trials, s.position) for s in found.shifts.compilations] == [
             ((0,), 12),
             ((1,), 1),
@@ -334,7 +335,7 @@ class TestFloor:
     def test_of_each_gap(self):
         """The gap before token i is of the prompt and i - 1 tokens."""
         found = run(trials=3, floor=Floor(0, (KvLayers(1, 10.0, None),), 1e6))
-        first = itl_output.rows(found)[0]
+        first = output.rows(found)[0]
         assert (first["position"], first["context"]) == (2, PROMPT + 1)
         assert first["floor_s"] == pytest.approx((PROMPT + 1) * 1e-5)
         assert found.usual_floor_s() == pytest.approx((PROMPT + 64) * 1e-5)
@@ -342,10 +343,10 @@ class TestFloor:
     def test_no_peak_no_floor(self):
         """The bytes are there, the time is not."""
         found = run(trials=3, floor=Floor(10**6, self.KV, None))
-        made = itl_output.as_object(found, HEADER)
+        made = output.as_object(found, HEADER)
         assert made["floor"]["weight_bytes"] == 10**6
         assert made["floor"]["at_median_context_s"] is None
-        assert {row["floor_s"] for row in itl_output.rows(found)} == {None}
+        assert {row["floor_s"] for row in output.rows(found)} == {None}
         assert "peak is not known" in text.render(found, HEADER)
 
     def test_below_it_something_is_wrong(self):
@@ -371,9 +372,9 @@ class TestOutput:
                 parts["forward"][at(9)] += 0.05
 
         found = run(trials=4, change=halt)
-        rows = itl_output.rows(found)
+        rows = output.rows(found)
         assert len(rows) == 4 * 127
-        assert set(rows[0]) == set(itl_output.COLUMNS)
+        assert set(rows[0]) == set(output.COLUMNS)
         assert {r["position"] for r in rows if r["stands_out"] == "in most"} == {65}
         assert [(r["trial"], r["position"]) for r in rows if r["stands_out"] == "in one"] == [
             (1, 9)
@@ -385,7 +386,7 @@ class TestOutput:
     def test_json_is_strict_and_says_what_the_text_says(self):
         """No NaN; the last line is for scripts."""
         found = run(trials=4)
-        made = json.loads(outputs.to_json(itl_output.as_object(found, HEADER)))
+        made = json.loads(outputs.to_json(output.as_object(found, HEADER)))
         assert made["itl_s"]["count"] == 4 * 127
         assert made["parts_s"]["device_duration"] is None
         assert [b["from"] for b in made["itl_by_position"]] == [1, 11, 51, -10]
@@ -397,11 +398,11 @@ class TestOutput:
 
     def test_nothing_measured(self):
         """No figure, no picture, no invented number."""
-        found = itl.evaluate(Trials(), [], None)
-        made = json.loads(outputs.to_json(itl_output.as_object(found, HEADER)))
+        found = evaluation.evaluate(Trials(), [], None)
+        made = json.loads(outputs.to_json(output.as_object(found, HEADER)))
         assert (made["itl_s"], made["curve"], made["trend"]) == (None, None, None)
-        assert itl_output.rows(found) == []
-        assert itl_output.line(found) is None
+        assert output.rows(found) == []
+        assert output.line(found) is None
         assert "nothing_measured" in text.render(found, HEADER)
 
     def test_steps_of_several_tokens_have_no_parts(self):
@@ -410,6 +411,6 @@ class TestOutput:
         several = request(
             [BETWEEN] * 4, [GAP - BETWEEN] * 4, trial=1, itl_s=[0.01] * 8, output_tokens=9
         )
-        found = itl.evaluate(Trials(records=[record, several]), [], None)
+        found = evaluation.evaluate(Trials(records=[record, several]), [], None)
         assert found.itl_s.count == 12
         assert found.parts["host_forward_s"].count == 4

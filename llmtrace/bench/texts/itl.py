@@ -11,8 +11,8 @@ from rich.text import Text
 
 from llmtrace.analysis.summary import DEVIATION, PERCENTILE_METHOD, Summary
 from llmtrace.bench.floor import FORMULA
-from llmtrace.bench.itl import ItlResult
-from llmtrace.bench.itl_output import line
+from llmtrace.bench.itl.evaluation import ItlResult
+from llmtrace.bench.itl.output import line
 from llmtrace.bench.result import conditions_of
 from llmtrace.bench.texts.parts import cautions, heading
 from llmtrace.bench.texts.shifts import said

@@ -42,9 +42,10 @@ def add_parser(tools: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Measure, write, print."""
     running.need()
-    from llmtrace.bench import cautions, environment, generation, itl, itl_output, outputs, result
+    from llmtrace.bench import cautions, environment, generation, outputs, result
     from llmtrace.bench.charts import itl as chart
     from llmtrace.bench.floor import floor_of
+    from llmtrace.bench.itl import evaluation, output
     from llmtrace.bench.pauses import watched
     from llmtrace.bench.prompts import Prompts
     from llmtrace.bench.texts import itl as text
@@ -55,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     plan = options.generation(arguments)
     if plan.max_new_tokens == 1:
         raise ConfigError("--max-new-tokens 1: one token has no gap before it; 2 are the least")
-    folder = outputs.OutputFolder(arguments.out, itl.TOOL, overwrite=arguments.overwrite)
+    folder = outputs.OutputFolder(arguments.out, evaluation.TOOL, overwrite=arguments.overwrite)
     subject = running.loaded(arguments)
     prompts = Prompts(subject, options.prompt_choice(arguments), plan.seed)
     generation.check(subject, plan, max(prompts.lengths), force=arguments.force)
@@ -73,11 +74,11 @@ def run(arguments: argparse.Namespace) -> int:
         )  # fmt: skip
     doubts = cautions.busy(other_work.share(), about["gpus"])
     floor = floor_of(subject, plan)
-    found = itl.evaluate(trials, pauses, floor, doubts, collector_on=arguments.keep_gc)
-    header = result.header(itl.TOOL, subject, plan, about)
-    made = itl_output.as_object(found, header)
+    found = evaluation.evaluate(trials, pauses, floor, doubts, collector_on=arguments.keep_gc)
+    header = result.header(evaluation.TOOL, subject, plan, about)
+    made = output.as_object(found, header)
     folder.write_json(made)
-    folder.write_csv(itl_output.rows(found), itl_output.COLUMNS)
+    folder.write_csv(output.rows(found), output.COLUMNS)
     picture = chart.draw(found, result.subtitle(header))
     if picture is not None:
         folder.write_figure(picture)

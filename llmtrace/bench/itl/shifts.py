@@ -11,7 +11,7 @@ import numpy as np
 from llmtrace.analysis.curve import JUMP_NOISES, JUMP_RATIO, WINDOW, Jump, Trend, trend
 from llmtrace.analysis.gaps import FIRST_POSITION, Gaps
 from llmtrace.analysis.summary import Values
-from llmtrace.bench.gap_table import GapTable, Mask, host_end
+from llmtrace.bench.itl.gap_table import GapTable, Mask, host_end
 from llmtrace.bench.pauses import Pause, overlap
 from llmtrace.records import RequestRecord
 

@@ -12,9 +12,9 @@ import numpy as np
 from llmtrace.analysis.summary import summarise
 from llmtrace.bench import result
 from llmtrace.bench.floor import FORMULA
-from llmtrace.bench.itl import PARTS, ItlResult
+from llmtrace.bench.itl.evaluation import PARTS, ItlResult
+from llmtrace.bench.itl.shifts import added_s
 from llmtrace.bench.pauses import KINDS
-from llmtrace.bench.shifts import added_s
 
 MEASURED = (
     "itl_s", "host_gap_s", *PARTS, "garbage_collection_s", "compilation_s",

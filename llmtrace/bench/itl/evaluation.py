@@ -14,9 +14,9 @@ from llmtrace.analysis.summary import Summary, Values, summarise
 from llmtrace.bench import cautions
 from llmtrace.bench.cautions import FEWEST_FOR_P95, Caution
 from llmtrace.bench.floor import Floor
-from llmtrace.bench.gap_table import GapTable, gap_table
+from llmtrace.bench.itl.gap_table import GapTable, gap_table
+from llmtrace.bench.itl.shifts import Shifts, compiled, find_shifts
 from llmtrace.bench.pauses import Kind, Pause
-from llmtrace.bench.shifts import Shifts, compiled, find_shifts
 from llmtrace.bench.trials import Trials
 
 TOOL = "itl"
