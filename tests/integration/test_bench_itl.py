@@ -286,6 +286,19 @@ class TestFloor:
         assert floor.floor_of(subject, Generation(4, cache="quantized")) is None
         assert floor.floor_of(subject, Generation(4)).bandwidth is None
 
+    def test_is_not_worth_a_run(self, bench, monkeypatch):
+        """Where the model refuses to be asked once more, what was measured is written."""
+        measure = trials.run_trials
+
+        def then_refusing(subject, *args, **kwargs):
+            found = measure(subject, *args, **kwargs)
+            monkeypatch.setattr(subject.model, "forward", None)
+            return found
+
+        monkeypatch.setattr(trials, "run_trials", then_refusing)
+        code, found, _ = bench(tokens=4, count=2)
+        assert (code, found["floor"], found["itl_s"]["count"]) == (0, None, 2 * 3)
+
 
 def test_tokens_are_the_same_with_the_tool(config):
     """Measuring changes nothing of what is generated."""

@@ -174,6 +174,7 @@ def _grown(
     gained = slope * (whole.context_to - whole.context_from)
     if usual is None or gained < GROWTH_RATIO * usual:
         return None
+    counted = counted & (table.context > 0)
     low, high = np.quantile(table.context[counted], (0.25, 0.75))
     first, last = counted & (table.context <= low), counted & (table.context >= high)
     why = cause(table, last, first)
