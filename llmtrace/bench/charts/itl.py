@@ -8,8 +8,8 @@ import numpy as np
 
 from llmtrace.analysis.summary import Values
 from llmtrace.bench.charts.style import BLUE, GREEN, GREY, ORANGE, RED, figure
+from llmtrace.bench.itl.causes import Shift, added_s
 from llmtrace.bench.itl.evaluation import ItlResult
-from llmtrace.bench.itl.shifts import Shift, added_s
 from llmtrace.bench.result import conditions_of
 from llmtrace.bench.texts.shifts import in_short
 

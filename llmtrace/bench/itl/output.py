@@ -12,8 +12,8 @@ import numpy as np
 from llmtrace.analysis.summary import summarise
 from llmtrace.bench import result
 from llmtrace.bench.floor import FORMULA
+from llmtrace.bench.itl.causes import added_s
 from llmtrace.bench.itl.evaluation import PARTS, ItlResult
-from llmtrace.bench.itl.shifts import added_s
 from llmtrace.bench.pauses import KINDS
 
 MEASURED = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from llmtrace.bench.itl.causes import Cause, Shift, added_s
 from llmtrace.bench.itl.evaluation import ItlResult
-from llmtrace.bench.itl.shifts import Cause, Shift, added_s
 from llmtrace.reports.wording import plural
 
 MS = 1e3
