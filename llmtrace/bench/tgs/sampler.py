@@ -1,0 +1,69 @@
+"""Reads the use of CPU and GPU every tenth of a second, in a process of its own.
+
+Not a thread: one would take Python's lock from what is measured. Run by
+:class:`llmtrace.bench.tgs.resources.Sampling`; writes JSON lines until its parent is gone or it is
+told to end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import psutil
+
+
+def gpu_reader() -> Callable[[], dict[str, float]]:
+    """Return what reads the first GPU; it finds nothing where there is none."""
+    try:
+        import pynvml as nvml
+
+        nvml.nvmlInit()
+        handle = nvml.nvmlDeviceGetHandleByIndex(0)
+    except Exception:  # noqa: BLE001 - no driver, no GPU: nothing to read
+        return dict
+
+    def read() -> dict[str, float]:
+        found: dict[str, float] = {}
+        with suppress(nvml.NVMLError):
+            use = nvml.nvmlDeviceGetUtilizationRates(handle)
+            found |= {"gpu_percent": use.gpu, "gpu_memory_bandwidth_percent": use.memory}
+        with suppress(nvml.NVMLError):
+            found["gpu_memory_bytes"] = int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
+        with suppress(nvml.NVMLError):
+            found["gpu_power_w"] = nvml.nvmlDeviceGetPowerUsage(handle) / 1000
+        return found
+
+    return read
+
+
+def main(argv: list[str]) -> int:
+    """Sample until the process *argv[0]* is gone, every *argv[1]* seconds."""
+    parent, interval = int(argv[0]), float(argv[1])
+    process = psutil.Process(parent)
+    read_gpu = gpu_reader()
+    psutil.cpu_percent()
+    process.cpu_percent()
+    due = time.monotonic()
+    with suppress(psutil.NoSuchProcess, BrokenPipeError, KeyboardInterrupt):
+        while os.getppid() == parent:
+            due += interval
+            time.sleep(max(0.0, due - time.monotonic()))
+            sample: dict[str, Any] = {
+                "unix_ns": time.time_ns(),
+                "cpu_percent": psutil.cpu_percent(),
+                "process_cpu_percent": process.cpu_percent(),
+                "process_memory_bytes": process.memory_info().rss,
+                **read_gpu(),
+            }
+            print(json.dumps(sample), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
