@@ -152,4 +152,5 @@ def _gaps(records: Sequence[RequestRecord]) -> tuple[Values, Values]:
 def _means(place: Any, values: Values, windows: int) -> Values:
     counts = np.bincount(place, minlength=windows)
     sums = np.bincount(place, values, windows)
-    return np.divide(sums, counts, out=np.full(windows, np.nan), where=counts > 0)
+    means: Values = np.divide(sums, counts, out=np.full(windows, np.nan), where=counts > 0)
+    return means

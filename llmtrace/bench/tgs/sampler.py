@@ -61,7 +61,8 @@ def main(argv: list[str]) -> int:
                 "process_memory_bytes": process.memory_info().rss,
                 **read_gpu(),
             }
-            print(json.dumps(sample), flush=True)
+            sys.stdout.write(json.dumps(sample) + "\n")
+            sys.stdout.flush()
     return 0
 
 

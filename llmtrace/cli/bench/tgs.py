@@ -1,0 +1,186 @@
+"""``llmtrace bench tgs``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from llmtrace.cli.bench import options, running
+from llmtrace.errors import ConfigError
+
+if TYPE_CHECKING:
+    from llmtrace.bench.tgs.load import Level
+    from llmtrace.bench.tgs.running import Measured
+
+UNDECIDED = 3
+EACH = 4
+"""Requests of a level for each one at a time, unless said otherwise."""
+FEWEST = 8
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "peak": {"prompt_tokens": (32,), "concurrency": (1,)},
+    "steady": {
+        "prompt_tokens": (256,),
+        "concurrency": (1,),
+        "sample": True,
+        "temperature": 0.7,
+        "top_p": 0.9,
+    },
+    "concurrent": {"prompt_tokens": (128, 256, 512), "concurrency": (1, 4)},
+}
+
+
+def add_parser(tools: Any) -> None:
+    """Add the tool."""
+    parser = options.tool_parser(
+        tools,
+        "tgs",
+        "tokens per second with several requests at a time",
+        "Tokens per second, TTFT and ITL with 1, 2, 4, 8 requests at a time: closed loop, or open "
+        "loop with --rate. What the machine did meanwhile, and what is lost against a linear gain.",
+    )
+    options.add_prompts(parser, default="128")
+    options.add_generation(parser, new_tokens=64)
+    load = parser.add_argument_group("load")
+    load.add_argument(
+        "--mechanism", choices=("threads", "batch", "continuous"), default="threads",
+        help="how requests run at the same time (default: threads)",
+    )  # fmt: skip
+    load.add_argument(
+        "--concurrency", type=options.lengths, metavar="N,N,...",
+        help="requests at a time (default: 1,2,4,8; with --rate 8, at most)",
+    )  # fmt: skip
+    load.add_argument(
+        "--rate", type=rates, metavar="R,R,...",
+        help="open loop: requests that arrive per second, a Poisson process",
+    )  # fmt: skip
+    load.add_argument(
+        "--requests", type=options.positive, metavar="N",
+        help=f"of each level (default: {EACH} for each one at a time, {FEWEST} at least)",
+    )  # fmt: skip
+    load.add_argument(
+        "--preset", choices=tuple(PRESETS),
+        help="peak: a short prompt, greedy; steady: 256 tokens, temperature 0.7, top-p 0.9; "
+        "concurrent: 4 at a time, prompts of 128, 256, 512. Options given beside it count",
+    )  # fmt: skip
+    parser.set_defaults(run=run)
+
+
+def rates(text: str) -> tuple[float, ...]:
+    """Parse rates with commas between them."""
+    found = tuple(options.number(part.strip()) for part in text.split(","))
+    if not all(found):
+        raise argparse.ArgumentTypeError(f"{text!r}: a rate is above 0")
+    return found
+
+
+def _with_preset(arguments: argparse.Namespace) -> None:
+    """Fill in what a preset says and the command line does not."""
+    for name, value in PRESETS.get(arguments.preset, {}).items():
+        if name == "prompt_tokens" and arguments.prompt_file:
+            continue
+        if not getattr(arguments, name):
+            setattr(arguments, name, value)
+
+
+def _levels(arguments: argparse.Namespace) -> list[Level]:
+    from llmtrace.bench.tgs.load import Level
+
+    if arguments.rate is None:
+        each = arguments.concurrency or (1, 2, 4, 8)
+        return [
+            Level(n, arguments.mechanism, arguments.requests or max(FEWEST, EACH * n))
+            for n in dict.fromkeys(each)
+        ]
+    most = arguments.concurrency or (8,)
+    if len(most) > 1:
+        raise ConfigError("--rate takes one --concurrency: how many may run at a time")
+    requests = arguments.requests or EACH * most[0]
+    return [Level(most[0], arguments.mechanism, requests, rate) for rate in arguments.rate]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, write, print."""
+    running.need()
+    from llmtrace.bench import cautions, environment, generation, outputs, result
+    from llmtrace.bench.charts import tgs as chart
+    from llmtrace.bench.prompts import Prompts
+    from llmtrace.bench.texts import tgs as text
+    from llmtrace.bench.tgs import evaluation, output, resources
+    from llmtrace.bench.tgs.mechanisms import mechanism_for
+    from llmtrace.bench.tgs.running import run_levels
+    from llmtrace.bench.tracing import traced
+    from llmtrace.reports.summary import fit
+
+    _with_preset(arguments)
+    plan = options.generation(arguments)
+    levels = _levels(arguments)
+    folder = outputs.OutputFolder(arguments.out, output.TOOL, overwrite=arguments.overwrite)
+    subject = running.loaded(arguments)
+    prompts = Prompts(subject, options.prompt_choice(arguments), plan.seed)
+    generation.check(subject, plan, max(prompts.lengths), force=arguments.force)
+    generation.prepare(subject, plan)
+    mechanism = mechanism_for(arguments.mechanism, subject, plan)
+    about = environment.environment()
+    other_work = cautions.OtherWork()
+    with (
+        traced(folder.path) as trace,
+        resources.Sampling(folder.path, os.getpid()) as sampling,
+        running.progress_bar() as progress,
+    ):
+        measured = run_levels(
+            mechanism, prompts, levels, seed=plan.seed, progress=progress, trace=trace
+        )
+    samples = sampling.samples()
+    found = evaluation.evaluate(measured, samples)
+    records = [record for one in measured for record in one.records]
+    correlations = {n: resources.correlation(samples, records, n) for n in resources.use(samples)}
+    doubts = cautions.busy(other_work.share(), about["gpus"])
+    header = result.header(output.TOOL, subject, plan, about)
+    made = output.as_object(found, correlations, doubts, header)
+    folder.write_json(made)
+    folder.write_csv(output.rows(found, plan), output.COLUMNS)
+    subtitle = f"{result.subtitle(header)} · {_conditions(found, plan)}"
+    for picture, name in (
+        (chart.draw_rates(found, subtitle), None),
+        (chart.draw_resources(found, subtitle), "resources"),
+    ):
+        if picture is not None:
+            folder.write_figure(picture, name)
+    if arguments.json:
+        print(outputs.to_json(made))
+    else:
+        width, color = fit(sys.stdout)
+        print(text.render(found, correlations, doubts, header, width=width, color=color))
+    running.say_where(folder.path)
+    return _exit_code(measured)
+
+
+def _conditions(found: Any, plan: Any) -> str:
+    """Return the four conditions in a line, for pictures."""
+    from llmtrace.bench.tgs.output import sampling
+
+    prompts = sorted({r.job.prompt.tokens for level in found for r in level.requests})
+    told = (
+        f"{prompts[0]}"
+        if len(prompts) == 1
+        else f"{prompts[0]} to {prompts[-1]}"
+        if prompts
+        else "no"
+    )
+    memory = [r.record.memory_reserved_bytes for level in found for r in level.requests]
+    held = max((m for m in memory if m is not None), default=None)
+    gpu = f"GPU memory {held / 1e9:.1f} GB" if held else "no GPU"
+    return f"{told} prompt tokens · {sampling(plan)} · {gpu}"
+
+
+def _exit_code(measured: list[Measured]) -> int:
+    failures = [one.run.failure for one in measured if one.run.failure]
+    if failures:
+        print(f"llmtrace bench: {failures[0]}", file=sys.stderr)
+        return 2
+    if any(one.run.interrupted for one in measured):
+        return running.INTERRUPTED
+    return 0 if all(one.records for one in measured) else UNDECIDED
