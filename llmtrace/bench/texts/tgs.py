@@ -18,6 +18,8 @@ from llmtrace.reports.table_parts import make_table, pairs, small_print
 from llmtrace.reports.wording import ABSENT, conditions
 
 MS = 1e3
+WAITED_S = 1e-3
+"""Less is no waiting worth a table."""
 COLUMNS = ("TGS system", "steady", "of time", "TGS req.", "TTFT p50", "p95", "ITL p50", "p95")
 
 
@@ -32,7 +34,7 @@ def render(
 ) -> str:
     """Return the result as text."""
     sections: list[RenderableType] = [parts.heading(header), Text(), _table(levels)]
-    if any(level.queue_s is not None and level.queue_s.max > 0 for level in levels):
+    if any(level.queue_s is not None and level.queue_s.max > WAITED_S for level in levels):
         sections += [Text(), _queues(levels)]
     if any(level.loss is not None for level in levels):
         sections += [Text(), _losses(levels)]

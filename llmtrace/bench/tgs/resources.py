@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 FILE = "tgs-resources.jsonl"
 INTERVAL_S = 0.1
+START_S = 10.0
+"""The sampler is waited for so long, at most."""
 BINS = 40
 """Parts of a level's time in the heat map."""
 WINDOW_S = 0.5
@@ -57,6 +60,9 @@ class Sampling:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+        limit = time.monotonic() + START_S
+        while not self.samples() and self._process.poll() is None and time.monotonic() < limit:
+            time.sleep(INTERVAL_S / 10)
         return self
 
     def __exit__(
