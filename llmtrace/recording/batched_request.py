@@ -194,7 +194,7 @@ class BatchedRequest:
                 info.output_text = guard.call("decoding", self.decode, [tokens])
             if self.preemptions:
                 info.findings.append(PREEMPTED)
-            self._pipeline.submit(info, self._marks(timer), self._wall.wall_ns, span)
+            self._pipeline.submit(info, self._marks(timer), self._wall.wall_ns, span, self)
         finally:
             self._let_go()
             self._pipeline.leave(self)

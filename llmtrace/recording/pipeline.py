@@ -166,6 +166,8 @@ class Pipeline:
 
     def leave(self, request: Running) -> None:
         """A request has been handed over, or turned out to be none."""
+        if id(request) not in self._under_way:
+            return
         with self._changed:
             self._under_way.pop(id(request), None)
             self._changed.notify_all()
@@ -220,10 +222,22 @@ class Pipeline:
 
         return unsubscribe
 
-    def submit(self, info: RequestInfo, marks: Marks, start_unix_ns: int, span: OpenSpan) -> None:
-        """Hand over a finished request; returns at once."""
+    def submit(
+        self,
+        info: RequestInfo,
+        marks: Marks,
+        start_unix_ns: int,
+        span: OpenSpan,
+        request: Running | None = None,
+    ) -> None:
+        """Hand over a finished request, which is no longer under way; returns at once.
+
+        Whoever takes the lock again after this waits for Python until the background thread lets
+        go of it: up to 5 ms.
+        """
         dropped = None
         with self._changed:
+            self._under_way.pop(id(request), None)
             if len(self._jobs) >= MAX_WAITING:
                 dropped = self._jobs.popleft()
             self._jobs.append(_Job(info, marks, start_unix_ns, span, time.monotonic()))

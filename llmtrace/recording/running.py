@@ -154,7 +154,7 @@ class RunningRequest:
             info.cold_reasons = (*info.cold_reasons, "graph_capture")
         marks = self.recorder.close(self._end_ns or now())
         self._let_go()
-        self.pipeline.submit(info, marks, self._wall.wall_ns, span)
+        self.pipeline.submit(info, marks, self._wall.wall_ns, span, self)
 
     def close_as_group(self, name: str | None) -> None:
         """End a block that only groups the requests made inside it."""
