@@ -199,6 +199,11 @@ class BatchedRequest:
             self._let_go()
             self._pipeline.leave(self)
 
+    @property
+    def in_prefill(self) -> bool:
+        """Never: its prefill shares the scheduler's steps with others' decoding."""
+        return False
+
     def abandon(self) -> None:
         """End without a record, from any thread: tracing is being turned off."""
         self.over = True

@@ -114,6 +114,11 @@ class RunningRequest:
         """Whether this is the request that runs here."""
         return active.get() is self.recorder
 
+    @property
+    def in_prefill(self) -> bool:
+        """Whether its first forward has begun and no token has been selected."""
+        return bool(self.recorder.forward_starts) and not self.recorder.tokens
+
     def enter_span(self) -> Callable[[], None]:
         """Make the request's span the current one here; returns what undoes it."""
         return self._span.enter()
