@@ -18,6 +18,7 @@ import torch
 import transformers
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from torch.cuda.graphs import CUDAGraph
 from torch.profiler import ProfilerActivity, profile, record_function
 from transformers import BitsAndBytesConfig, LlamaConfig, LlamaForCausalLM
 
@@ -138,10 +139,18 @@ class TimeLine:
         return sorted(launched, key=lambda e: e.start_ns())
 
     def busy_ns(self, begun: int, ended: int) -> int:
-        """Return how long the device was at work between two times."""
+        """Return how long the device had work between two times.
+
+        What one call launched counts as one piece: between the kernels of a CUDA graph the device
+        waits for nobody.
+        """
         busy, until = 0, begun
-        for event in sorted(self.work, key=lambda e: e.start_ns()):
-            start, end = max(event.start_ns(), until), min(event.end_ns(), ended)
+        pieces = (
+            (min(e.start_ns() for e in launched), max(e.end_ns() for e in launched))
+            for launched in self._by_call.values()
+        )
+        for first, last in sorted(pieces):
+            start, end = max(first, until), min(last, ended)
             if end > start:
                 busy += end - start
                 until = end
@@ -154,6 +163,23 @@ def profiled() -> Iterator[profile]:
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
         yield profiler
         torch.cuda.synchronize()
+
+
+@contextmanager
+def counting_captures() -> Iterator[list[int]]:
+    """Count captures of CUDA graphs, by nobody but this script, in the last number listed."""
+    counts = [0]
+    begin = vars(CUDAGraph)["capture_begin"]
+
+    def counted(self: CUDAGraph, *args: object, **kwargs: object) -> None:
+        counts[-1] += 1
+        return begin.__get__(self, CUDAGraph)(*args, **kwargs)
+
+    CUDAGraph.capture_begin = counted
+    try:
+        yield counts
+    finally:
+        CUDAGraph.capture_begin = begin
 
 
 @contextmanager
@@ -206,11 +232,18 @@ def environment() -> dict[str, object]:
     return found
 
 
-def arguments_of(description: str, **defaults: int) -> argparse.Namespace:
-    """Return the command line: the numbers named, and where the result goes."""
+def arguments_of(
+    description: str, **defaults: int | tuple[int, ...] | tuple[str, ...]
+) -> argparse.Namespace:
+    """Return the command line: the numbers and lists named, and where the result goes."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     for name, default in defaults.items():
-        parser.add_argument(f"--{name}", type=int, default=default)
+        if isinstance(default, int):
+            parser.add_argument(f"--{name}", type=int, default=default)
+            continue
+        kind = type(default[0])
+        choices = default if kind is str else None
+        parser.add_argument(f"--{name}", type=kind, nargs="+", choices=choices, default=default)
     parser.add_argument("--json", metavar="FILE", help="write the result there too")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():

@@ -3,7 +3,7 @@
 Every call into CUDA and every piece of the device's work, with and without llmtrace, for requests
 of two lengths: the difference between the two lengths is what the steps between them did.
 
-    python benchmarks/gpu/counts.py [--layers 32] [--json FILE]
+    python benchmarks/gpu/counts.py [--only eager compiled] [--layers 32] [--json FILE]
 """
 
 from __future__ import annotations
@@ -64,14 +64,15 @@ def differences(model, prompt, **how: object) -> dict[str, object]:
 
 
 def main() -> int:
-    arguments = arguments_of(__doc__, layers=32)
+    arguments = arguments_of(__doc__, only=("eager", "compiled"), layers=32)
     result = Result(arguments)
     model = make_model(arguments.layers)
     prompt = prompt_of(128)
-    for name, how in (
-        ("eager", {}),
-        ("static cache, compiled", {"cache_implementation": "static"}),
-    ):
+    ways = {
+        "eager": ("eager", {}),
+        "compiled": ("static cache, compiled", {"cache_implementation": "static"}),
+    }
+    for name, how in (ways[way] for way in arguments.only):
         part = differences(model, prompt, **how)
         added = dict(part["added_per_step"])
         # One a step, the end of one forward in eight, and the clock's anchors now and then.

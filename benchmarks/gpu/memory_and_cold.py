@@ -14,8 +14,16 @@ import sys
 from contextlib import contextmanager
 
 import torch
-from bench import Result, arguments_of, load_quantized, make_model, null_provider, prompt_of, saved
-from torch.cuda.graphs import CUDAGraph
+from bench import (
+    Result,
+    arguments_of,
+    counting_captures,
+    load_quantized,
+    make_model,
+    null_provider,
+    prompt_of,
+    saved,
+)
 
 import llmtrace
 
@@ -70,25 +78,21 @@ def reasons(model, prompt, requests: int, **how: object) -> list[list[str]]:
 
 
 @contextmanager
-def counting_captures(model):
-    """Count captures of CUDA graphs in each request, by nobody but this script."""
-    counts: list[int] = []
-    begin, generate = vars(CUDAGraph)["capture_begin"], model.generate
+def captures_of_each_request(model):
+    """Yield the captures of CUDA graphs in each request."""
+    generate = model.generate
+    with counting_captures() as counts:
+        counts.clear()
 
-    def counted(self, *args, **kwargs):
-        counts[-1] += 1
-        return begin.__get__(self, CUDAGraph)(*args, **kwargs)
+        def generating(*args, **kwargs):
+            counts.append(0)
+            return generate(*args, **kwargs)
 
-    def generating(*args, **kwargs):
-        counts.append(0)
-        return generate(*args, **kwargs)
-
-    CUDAGraph.capture_begin, model.generate = counted, generating
-    try:
-        yield counts
-    finally:
-        CUDAGraph.capture_begin = begin
-        del model.generate
+        model.generate = generating
+        try:
+            yield counts
+        finally:
+            del model.generate
 
 
 def only(reasons_: list[list[str]], expected: list[set[str]]) -> bool:
@@ -106,7 +110,7 @@ def main() -> int:
     part = memory(model, prompt)
     result.add("memory, dynamic cache", part, good=is_right(part))
     llmtrace.instrument(tracer_provider=null_provider())
-    with counting_captures(model) as captures:
+    with captures_of_each_request(model) as captures:
         found = reasons(model, prompt, 8, cache_implementation="static")
     told = ["graph_capture" in each for each in found] == [n > 0 for n in captures]
     told = told and ["compilation" in each for each in found] == [True] + [False] * 7

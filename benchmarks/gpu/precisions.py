@@ -4,7 +4,8 @@ Random weights, greedy, unique random prompts, each cell the median of a few war
 and ITL of each cell are also taken by a stopwatch of this script's own (a streamer's clock).
 Compiled cells use one static cache per batch size, long enough for every prompt length.
 
-    python benchmarks/gpu/precisions.py [--layers 32] [--tokens 32] [--trials 3] [--seconds N]
+    python benchmarks/gpu/precisions.py [--only bf16 nf4 8bit bf16-compiled] [--batches 1 4 8]
+        [--prompts 32 128 512 2048] [--layers 32] [--tokens 32] [--trials 3] [--seconds N]
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from transformers import StaticCache, StoppingCriteria, StoppingCriteriaList
 
 import llmtrace
 
+PARTS = ("bf16", "nf4", "8bit", "bf16-compiled")
 PROMPTS = (32, 128, 512, 2048)
 BATCHES = (1, 4, 8)
 
@@ -86,12 +88,13 @@ def cell(model, batch: int, length: int, tokens: int, trials: int, how) -> dict[
     }
 
 
-def table(result: Result, model, name: str, arguments, compiled) -> None:
+def table(result: Result, model, name: str, arguments, *, compiled: bool = False) -> None:
     """Add every cell of one precision, eager or compiled."""
-    for batch in BATCHES:
+    for batch in arguments.batches:
         cache = None
         if compiled:
-            longest = max(PROMPTS) + arguments.tokens
+            torch.compiler.reset()  # or the next batch size is compiled for any size
+            longest = max(arguments.prompts) + arguments.tokens
             cache = StaticCache(config=model.config, max_cache_len=longest)
 
         def how(cache=cache):
@@ -100,34 +103,54 @@ def table(result: Result, model, name: str, arguments, compiled) -> None:
             cache.reset()
             return {"past_key_values": cache}
 
-        for length in PROMPTS:
+        for length in arguments.prompts:
             if arguments.seconds and result.seconds > arguments.seconds:
                 return
             part = cell(model, batch, length, arguments.tokens, arguments.trials, how)
             result.add(f"{name}, batch {batch}, prompt {length}", part, good=part["mbu"] <= 1)
         del cache
-        gc.collect()
-        torch.cuda.empty_cache()
+        give_memory_back()
+
+
+def give_memory_back() -> None:
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def quantized(result: Result, kinds: list[str], arguments) -> None:
+    """Add the cells of what bitsandbytes makes of a saved model."""
+    with saved(make_model(arguments.layers)) as place:
+        give_memory_back()
+        for kind in kinds:
+            model = load_quantized(place, kind)
+            table(result, model, f"{kind}, eager", arguments)
+            del model
+            give_memory_back()
 
 
 def main() -> int:
-    arguments = arguments_of(__doc__, layers=32, tokens=32, trials=3, seconds=0)
+    arguments = arguments_of(
+        __doc__,
+        only=PARTS,
+        batches=BATCHES,
+        prompts=PROMPTS,
+        layers=32,
+        tokens=32,
+        trials=3,
+        seconds=0,
+    )
     result = Result(arguments)
     llmtrace.instrument(tracer_provider=null_provider())
-    model = make_model(arguments.layers)
-    table(result, model, "bf16, eager", arguments, compiled=False)
-    with saved(model) as place:
-        del model
-        gc.collect()
-        torch.cuda.empty_cache()
-        for kind in ("nf4", "8bit"):
-            quantized = load_quantized(place, kind)
-            table(result, quantized, f"{kind}, eager", arguments, compiled=False)
-            del quantized
-            gc.collect()
-            torch.cuda.empty_cache()
-    model = make_model(arguments.layers)
-    table(result, model, "bf16, compiled", arguments, compiled=True)
+    for name, compiled in (("bf16", False), ("bf16-compiled", True)):
+        if name in arguments.only:
+            model = make_model(arguments.layers)
+            way = "bf16, compiled" if compiled else "bf16, eager"
+            table(result, model, way, arguments, compiled=compiled)
+            del model
+            give_memory_back()
+    kinds = [kind for kind in ("nf4", "8bit") if kind in arguments.only]
+    if kinds:
+        quantized(result, kinds, arguments)
     return result.exit_code()
 
 

@@ -194,10 +194,15 @@ class BatchedRequest:
                 info.output_text = guard.call("decoding", self.decode, [tokens])
             if self.preemptions:
                 info.findings.append(PREEMPTED)
-            self._pipeline.submit(info, self._marks(timer), self._wall.wall_ns, span)
+            self._pipeline.submit(info, self._marks(timer), self._wall.wall_ns, span, self)
         finally:
             self._let_go()
             self._pipeline.leave(self)
+
+    @property
+    def in_prefill(self) -> bool:
+        """Never: its prefill shares the scheduler's steps with others' decoding."""
+        return False
 
     def abandon(self) -> None:
         """End without a record, from any thread: tracing is being turned off."""

@@ -21,7 +21,7 @@ class DeviceRecorder(Recorder):
 
     An event for each token, as a decode step begins where the last token was; one at the prefill's
     start; and one at the end of a forward in the first steps and in every eighth later on: in a
-    real loop an event costs 4 to 12 us of the host's time, most of it because nothing of it is
+    real loop an event costs 9 to 16 us of the host's time, most of it because nothing of it is
     in the processor's caches there. ``forward_ends`` works out the ends in between.
     """
 

@@ -35,6 +35,13 @@ DEVICE_WAIT_S = 10.0
 CONSUMER_POLL_S = 0.05
 DEVICE_POLL_S = 0.002
 
+GRACE_S = 0.005
+"""A request that follows on a finished one has begun its prefill by then."""
+
+PREFILL_WAIT_S = 0.1
+"""How long a finished request makes room for another one's prefill. That keeps Python busy, and
+every moment of ours would make it longer; in decode steps Python waits for the device anyway."""
+
 Subscriber = Callable[[RequestRecord], None]
 
 
@@ -65,6 +72,10 @@ class Running(Protocol):
     """A request under way."""
 
     info: RequestInfo
+
+    @property
+    def in_prefill(self) -> bool:
+        """Whether its first forward has begun and no token has been selected."""
 
     def abandon(self) -> None:
         """End without a record."""
@@ -112,16 +123,19 @@ class _Job:
     ended: float
     """When it was handed over (``time.monotonic``)."""
 
-    def waits(self, hurrying: bool) -> float | None:  # noqa: FBT001
+    def waits(self, hurrying: bool, makes_room: Callable[[float], bool]) -> float | None:  # noqa: FBT001
         """Return after how long to look again, or None if there is nothing to wait for.
 
         Args:
             hurrying: Give up waiting for the streamer's consumer.
+            makes_room: Whether a request of that age is to wait for another one's prefill.
         """
         age = time.monotonic() - self.ended
         device, stream = self.marks.device, self.info.stream
         if device is not None and age < DEVICE_WAIT_S and not device.passed(self.marks):
             return DEVICE_POLL_S
+        if makes_room(age):
+            return GRACE_S
         if hurrying or stream is None or stream.settled or age >= CONSUMER_WAIT_S:
             return None
         return CONSUMER_POLL_S
@@ -145,6 +159,8 @@ class Pipeline:
         self._changed = threading.Condition()
         self._busy = False
         self._hurrying = 0
+        self._awaited = 0
+        """Those who wait for every finished request to be dealt with."""
         self._thread: threading.Thread | None = None
         self._under_way: dict[int, Running] = {}
         self._orphans: deque[Callable[[], None]] = deque()
@@ -166,6 +182,8 @@ class Pipeline:
 
     def leave(self, request: Running) -> None:
         """A request has been handed over, or turned out to be none."""
+        if id(request) not in self._under_way:
+            return
         with self._changed:
             self._under_way.pop(id(request), None)
             self._changed.notify_all()
@@ -200,6 +218,12 @@ class Pipeline:
         streams = [request.info.stream for request in list(self._under_way.values())]
         return any(stream is not None and stream.closed for stream in streams)
 
+    def _makes_room(self, age_s: float) -> bool:
+        """Whether a request that ended so long ago is to wait for another one's prefill."""
+        if self._awaited or age_s >= PREFILL_WAIT_S:
+            return False
+        return age_s < GRACE_S or any(r.in_prefill for r in list(self._under_way.values()))
+
     def listening(self) -> bool:
         """Whether anyone would see a record made now."""
         if guard.tripped:
@@ -220,10 +244,22 @@ class Pipeline:
 
         return unsubscribe
 
-    def submit(self, info: RequestInfo, marks: Marks, start_unix_ns: int, span: OpenSpan) -> None:
-        """Hand over a finished request; returns at once."""
+    def submit(
+        self,
+        info: RequestInfo,
+        marks: Marks,
+        start_unix_ns: int,
+        span: OpenSpan,
+        request: Running | None = None,
+    ) -> None:
+        """Hand over a finished request, which is no longer under way; returns at once.
+
+        Whoever takes the lock again after this waits for Python until the background thread lets
+        go of it: up to 5 ms.
+        """
         dropped = None
         with self._changed:
+            self._under_way.pop(id(request), None)
             if len(self._jobs) >= MAX_WAITING:
                 dropped = self._jobs.popleft()
             self._jobs.append(_Job(info, marks, start_unix_ns, span, time.monotonic()))
@@ -267,6 +303,7 @@ class Pipeline:
         self._end_orphans()
         with self._changed:
             self._hurrying += hurry
+            self._awaited += 1
             self._changed.notify_all()
             try:
                 while self._jobs or self._stretches or self._busy or self._returning():
@@ -276,6 +313,7 @@ class Pipeline:
                     self._changed.wait(left)
             finally:
                 self._hurrying -= hurry
+                self._awaited -= 1
         return True
 
     def flush(self, timeout_s: float) -> bool:
@@ -303,7 +341,9 @@ class Pipeline:
                 look_again = []
                 for index, job in enumerate(list(self._jobs)):  # a dying generator may add one
                     hurrying = bool(self._hurrying)
-                    wait = guard.call("waiting for a request", job.waits, hurrying)
+                    wait = guard.call(
+                        "waiting for a request", job.waits, hurrying, self._makes_room
+                    )
                     if wait is None:
                         del self._jobs[index]
                         self._busy = True

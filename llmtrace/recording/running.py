@@ -114,6 +114,11 @@ class RunningRequest:
         """Whether this is the request that runs here."""
         return active.get() is self.recorder
 
+    @property
+    def in_prefill(self) -> bool:
+        """Whether its first forward has begun and no token has been selected."""
+        return bool(self.recorder.forward_starts) and not self.recorder.tokens
+
     def enter_span(self) -> Callable[[], None]:
         """Make the request's span the current one here; returns what undoes it."""
         return self._span.enter()
@@ -154,7 +159,7 @@ class RunningRequest:
             info.cold_reasons = (*info.cold_reasons, "graph_capture")
         marks = self.recorder.close(self._end_ns or now())
         self._let_go()
-        self.pipeline.submit(info, marks, self._wall.wall_ns, span)
+        self.pipeline.submit(info, marks, self._wall.wall_ns, span, self)
 
     def close_as_group(self, name: str | None) -> None:
         """End a block that only groups the requests made inside it."""

@@ -45,7 +45,7 @@ class Pipeline:
     def leave(self, request):
         self.under_way.remove(request)
 
-    def submit(self, info, marks, start_unix_ns, span):
+    def submit(self, info, marks, start_unix_ns, span, request):
         self.jobs.append((info, marks))
 
     def submit_steps(self, stretch):

@@ -126,6 +126,35 @@ def test_a_record_that_cannot_be_built_does_not_stop_the_thread(pipeline, teleme
     assert span.abandoned == 1
 
 
+class Other:
+    """Another request under way."""
+
+    info = RequestInfo()
+    in_prefill = True
+
+    def abandon(self):
+        pass
+
+
+def test_a_finished_request_makes_room_for_a_prefill(pipeline, telemetry, monkeypatch):
+    """It is dealt with when the other request has its first token, after a while, or on demand."""
+    assert pipeline._makes_room(0)  # the next request may be about to begin
+    assert not pipeline._makes_room(module.GRACE_S)
+    other = Other()
+    pipeline.begin(other)
+    assert pipeline._makes_room(module.GRACE_S)
+    assert not pipeline._makes_room(module.PREFILL_WAIT_S)
+    monkeypatch.setattr(module, "PREFILL_WAIT_S", 3600)
+    submit(pipeline, strategy="awaited")
+    assert pipeline.drain(5, hurry=False)
+    seen = threading.Event()
+    pipeline.subscribe(lambda _: seen.set())
+    submit(pipeline, strategy="unawaited")
+    assert names(telemetry.emitted) == ["awaited"]
+    other.in_prefill = False
+    assert seen.wait(5)
+
+
 class Device:
     """Marks on a device that passes them when it is told to."""
 
