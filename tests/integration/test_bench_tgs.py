@@ -86,11 +86,11 @@ def test_open_loop(config, tmp_path):
 
 @pytest.fixture
 def slow(config, monkeypatch):
-    """A model whose every forward takes 20 ms more, which does not hold Python's lock."""
+    """A model whose every forward takes 100 ms more, which does not hold Python's lock."""
     forward = LlamaForCausalLM.forward
 
     def sleeping(self, *args, **kwargs):
-        time.sleep(0.02)
+        time.sleep(0.1)
         return forward(self, *args, **kwargs)
 
     monkeypatch.setattr(LlamaForCausalLM, "forward", sleeping)
