@@ -89,11 +89,13 @@ def _compiling(subject: Subject, plan: Generation) -> dict[str, Any]:
     return {}
 
 
-def ask(subject: Subject, prompt: Prompt, plan: Generation, *, seed: int = 0) -> RequestRecord:
+def ask(
+    subject: Subject, prompt: Prompt, plan: Generation, *, seed: int = 0, **beside: Any
+) -> RequestRecord:
     """Run one request and return its record, device times included.
 
     A text is tokenized inside of the request's block, so that it is part of
-    ``ttft_from_request_s``.
+    ``ttft_from_request_s``. *beside* are more arguments of ``generate()``.
 
     Raises:
         RequestFailedError: ``generate()`` did, with what the message says.
@@ -103,7 +105,7 @@ def ask(subject: Subject, prompt: Prompt, plan: Generation, *, seed: int = 0) ->
 
     if plan.do_sample:
         torch.manual_seed(plan.seed + seed)
-    given = arguments(subject, plan)
+    given = {**arguments(subject, plan), **beside}
     try:
         with api.capture() as records, api.request():
             subject.model.generate(**inputs(subject, prompt), **given)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmtrace.cli.bench import itl, ttft
+from llmtrace.cli.bench import itl, kv, ttft
 
-TOOLS = (ttft, itl)
+TOOLS = (ttft, itl, kv)
 
 
 def add_parser(commands: Any) -> None:
