@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from llmtrace.bench.models import text_config
+
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
@@ -30,7 +32,7 @@ class Geometry:
 
 def geometry(model: Any) -> Geometry:
     """Return what *model*'s attention needs."""
-    config = model.config.get_text_config()
+    config = text_config(model)
     queries = config.num_attention_heads
     heads = getattr(config, "num_key_value_heads", None) or queries
     dim = getattr(config, "head_dim", None) or config.hidden_size // queries
