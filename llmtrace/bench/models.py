@@ -47,7 +47,7 @@ class Subject:
 def text_config(model: Any) -> Any:
     """Return what the config says of a model's text; before 4.46 there is but one part."""
     config = model.config
-    return config.gettext_config() if hasattr(config, "get_text_config") else config
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
 def load(choice: ModelChoice) -> Subject:

@@ -150,8 +150,8 @@ def _notes(found: KvResult) -> Iterator[str]:
     if found.unused is not None:
         room = found.unused
         yield (
-            f"Room for {room.capacity} tokens, {room.used} used: {room.size:,} bytes "
-            f"({size(room.size)}) are held for {room.capacity - room.used} tokens that never came."
+            f"Room for {room.capacity} tokens, {room.used} were run: {room.size:,} bytes "
+            f"({size(room.size)}) are held for {room.capacity - room.used} that never came."
         )
 
 
