@@ -46,7 +46,6 @@ def find(watched: Watched) -> list[Anomaly]:
 def _anomaly(code: str, cases: Sequence[object], layers: Sequence[int]) -> Anomaly:
     told: list[tuple[int, str, str]] = [case for case in cases if isinstance(case, tuple)]
     (first, found, due), last = told[0], told[-1][0]
-    span = f"step {first}" if first == last else f"{len(told)} steps, {first} to {last}"
     return Anomaly(
         code=code,
         layers=tuple(layers),
@@ -55,20 +54,19 @@ def _anomaly(code: str, cases: Sequence[object], layers: Sequence[int]) -> Anoma
         steps=len(told),
         found=found,
         due=due,
-        text=f"{named(layers)}: {_WORDS[code]} {found} where {due} is due (first in {span})"
-        if first != last
-        else f"{named(layers)}: {_WORDS[code]} {found} where {due} is due ({span})",
+        text=f"{named(layers)}: {_WORDS[code]}{found} where {due} is due after step {first}"
+        + ("" if len(told) == 1 else f"; wrong in {len(told)} steps, {first} to {last}"),
     )
 
 
 _WORDS = {
-    "missing": "holds",
-    "length": "holds",
-    "shape": "holds",
-    "growth": "grows by",
-    "capacity": "has room for",
-    "device": "lies on",
-    "dtype": "holds numbers of type",
+    "missing": "",
+    "length": "",
+    "shape": "",
+    "growth": "growth of ",
+    "capacity": "room for ",
+    "device": "on ",
+    "dtype": "numbers of type ",
 }
 
 

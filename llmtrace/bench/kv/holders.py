@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import sys
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
+
+from llmtrace.bench.kv.leaks import is_cache
 
 FURTHEST = 8
 """Steps outwards: each is a look at all objects."""
@@ -19,56 +21,54 @@ def of(growing: Sequence[tuple[str, float]]) -> tuple[str, ...]:
         growing: Full names of classes, and how many more there are of each per request.
     """
     names = [name for name, _ in growing]
-    caches = [name for name in names if name.endswith("Cache")]
-    found = []
+    caches = [name for name in names if is_cache(name)]
+    chains = []
     for name in caches or names[:1]:
-        things = alive(name)
-        if things:
-            found.append(chain(things[len(things) // 2]))
-    return tuple(found)
+        thing = _example(name)
+        if thing is not None:
+            chains.append(chain(thing))
+    return tuple(chains)
 
 
-def alive(name: str) -> list[Any]:
-    """Return the objects of the class of this full name."""
-    return [
+def _example(name: str) -> Any:
+    """Return one of the objects of the class of this full name: not the last, which may be due."""
+    alive = [
         thing
         for thing in gc.get_objects()
         if f"{type(thing).__module__}.{type(thing).__qualname__}" == name
     ]
+    return alive[len(alive) // 2] if alive else None
 
 
 def chain(thing: Any) -> str:
     """Return who holds *thing*, who holds that, and so on to a module's variable.
 
-    Objects that only stand between, such as an instance's dictionary, are passed over.
+    The caller may hold it by a local variable alone: a list of its own would be found.
     """
-    said, passed = [_class(thing)], {id(thing)}
-    current, below = thing, thing
+    said, seen = [_class(thing)], {id(thing)}
+    current = thing
     for _ in range(FURTHEST):
-        outer = _holder(current, passed)
+        outer = _holder(current, seen)
         if outer is None:
             break
-        passed.add(id(outer))
+        seen.add(id(outer))
         named = _named(outer, current)
         if named is not None:
             said.append(named)
-        below, current = current, outer
         if _module(outer) is not None:
             break
-    del below
+        current = outer
     return " in ".join(said)
 
 
-def _holder(thing: Any, passed: Iterable[int]) -> Any:
-    """Return what holds *thing*: not a function that runs, nor what looks for it."""
-    found = None
-    for outer in gc.get_referrers(thing):
-        if id(outer) in passed or isinstance(outer, types.FrameType):
-            continue
-        if type(outer).__module__.startswith("llmtrace.bench.kv"):
-            continue
-        found = outer if found is None or _module(outer) is not None else found
-    return found
+def _holder(thing: Any, passed: set[int]) -> Any:
+    """Return what holds *thing*, a module's variable before others: no function that runs."""
+    holders = [
+        outer
+        for outer in gc.get_referrers(thing)
+        if id(outer) not in passed and not isinstance(outer, types.FrameType)
+    ]
+    return next((outer for outer in holders if _module(outer)), holders[0] if holders else None)
 
 
 def _module(thing: Any) -> str | None:
@@ -84,7 +84,8 @@ def _named(outer: Any, inner: Any) -> str | None:
     """Return *outer* in words; None of an instance's dictionary."""
     if isinstance(outer, dict):
         names = [key for key, value in outer.items() if value is inner and isinstance(key, str)]
-        name = f"`{names[0]}`" if names else "a dict"
+        kind = "a dict" if type(outer) is dict else _class(outer)
+        name = f"`{names[0]}`" if names else kind
         module = _module(outer)
         return f"{name} of module {module}" if module else name
     return _class(outer)

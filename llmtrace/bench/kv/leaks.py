@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,6 +13,11 @@ FEWEST = 9
 """Requests that a verdict needs: three in each third."""
 SLOWING = 0.5
 """A last third that grows by less than this share of the first fills something up, it may be."""
+OFTEN = 0.5
+"""So many more objects per request make a class one that grows."""
+MOST = 10
+"""Of the classes that grow, so many are told."""
+_OWN = frozenset({"llmtrace", "opentelemetry", "rich"})
 LEAK, CLEAN, UNDECIDED = "LEAK", "no leak", "undecided"
 
 
@@ -77,11 +83,24 @@ def _verdict(values: Sequence[int]) -> tuple[str, str]:
 
 
 def _growing(samples: Sequence[Sample]) -> tuple[tuple[str, float], ...]:
-    """Return the classes of which at least every other request leaves one more."""
+    """Return the classes of which at least every other request leaves one more; caches first.
+
+    Not those of the standard library, nor of this tool's own telemetry and display.
+    """
     first, last = samples[0].classes, samples[-1].classes
     between = len(samples) - 1
     grown = {name: (n - first.get(name, 0)) / between for name, n in last.items()}
     grown["torch.Tensor"] = (samples[-1].tensors - samples[0].tensors) / between
-    ours = {name: per for name, per in grown.items() if not name.startswith("llmtrace.")}
-    found = [(name, per) for name, per in ours.items() if per >= 0.5]  # noqa: PLR2004
-    return tuple(sorted(found, key=lambda pair: (-pair[1], pair[0]))[:10])
+    found = [(name, per) for name, per in grown.items() if per >= OFTEN and not _beside(name)]
+    return tuple(sorted(found, key=lambda pair: (not is_cache(pair[0]), -pair[1], pair[0])))[:MOST]
+
+
+def is_cache(name: str) -> bool:
+    """Return whether a class of this name is a KV cache."""
+    return name.endswith("Cache")
+
+
+def _beside(name: str) -> bool:
+    package = name.partition(".")[0]
+    storages = name.startswith("torch.storage.")  # the sample itself makes them
+    return package in sys.stdlib_module_names or package in _OWN or storages
