@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from llmtrace.bench.charts.style import BLUE, GREEN, GREY, ORANGE, RED, figure
-from llmtrace.bench.kv.findings import KvResult, measured
+from llmtrace.bench.kv.findings import KvResult, measured, unused
 from llmtrace.bench.kv.leaks import LEAK, LeakTest
 
 MIB = 2**20
@@ -32,6 +32,9 @@ def _sizes(found: KvResult, axes: Any) -> None:
     if any(step.held > step.size for step in steps):
         axes.plot(tokens, [step.held / MIB for step in steps], color=ORANGE, lw=1,
                   label="storages under it")  # fmt: skip
+    if unused(steps[-1]) is not None:
+        used = [(step.size - room.size) / MIB for step in steps if (room := unused(step))]
+        axes.plot(tokens, used, color=GREEN, lw=1, label="of it, for tokens that were run")
     if due:
         axes.plot(*zip(*due, strict=True), color=RED, ls="--", lw=1.2, label="due")
     states = [(step.tokens, step.allocator.allocated) for step in steps if step.allocator]
@@ -55,6 +58,7 @@ def _layers(found: KvResult, axes: Any, made: Any) -> None:
             if due.tokens is not None:
                 off[row, column] = layer.tokens - due.tokens
     axes.grid(visible=False)
+    axes.yaxis.get_major_locator().set_params(integer=True)
     if np.nanmax(np.abs(off), initial=0) > 0:
         most = float(np.nanmax(np.abs(off)))
         image = axes.imshow(
@@ -82,13 +86,16 @@ def draw_leaks(leaks: LeakTest, subtitle: str) -> Any:
     samples = leaks.samples
     reserved = [one.reserved for one in samples if one.reserved is not None]
     with figure(f"Memory after each request: {leaks.verdict}", subtitle) as (made, axes):
-        _growth(axes, [one.rss for one in samples], "resident memory of the process: no proof",
+        # Beside a GPU's memory the host's is not the question.
+        host = [one.rss for one in samples if one.allocated is None]
+        _growth(axes, host, "resident memory of the process: no proof",
                 color=ORANGE, lw=1, ls=":")  # fmt: skip
         _growth(axes, reserved, "reserved by the allocator: its growth is no leak",
                 color=GREY, lw=1, ls="--")  # fmt: skip
         _growth(axes, [one.bytes for one in samples], measured(leaks), lw=2.5, marker="o", ms=3,
                 color=RED if leaks.verdict == LEAK else GREEN)  # fmt: skip
         axes.set(xlabel="request", ylabel="growth since the first, MiB")
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.legend()
     return made
 

@@ -39,11 +39,13 @@ def render(
     found: KvResult, header: Mapping[str, Any], *, width: int = 100, color: bool = False
 ) -> str:
     """Return the result as text."""
-    last = found.watched.steps[-1]
+    # A layer that was wrong may be right in the end: the last step in which one was is shown.
+    wrong = [one.last_step for one in found.anomalies if one.code != "growth"]
+    shown = found.watched.steps[max(wrong, default=-1)]
     sections: list[RenderableType] = [
         heading(header),
         Text(),
-        live(found.watched, last, most_rows=None),
+        live(found.watched, shown, most_rows=None),
         *(small_print(note) for note in _notes(found)),
         Text(),
         _anomalies(found),
@@ -64,7 +66,9 @@ def live(watched: Watched, step: Step, most_rows: int | None) -> RenderableType:
             alike share one.
     """
     before = watched.steps[step.index - 1] if step.index else None
-    wrong = {layer: code for layer, code, _, _ in of_step(watched, step, before)}
+    wrong: dict[int, str] = {}
+    for layer, code, _, _ in of_step(watched, step, before):
+        wrong[layer] = f"{wrong[layer]}, {code}" if layer in wrong else code
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("layer", "kind", "keys and values", "type", "device"):
         table.add_column(name, no_wrap=True)
@@ -140,7 +144,7 @@ def _notes(found: KvResult) -> Iterator[str]:
         yield (
             f"{FORMULA}: {needs.kv_heads} heads of keys and values ({needs.query_heads} of "
             f"queries) x {needs.head_dim}, {needs.dtype}; {each:,} bytes a token. Bytes, due and "
-            "growth of one layer each; growth in the last step."
+            "growth of one layer each; growth in the step shown."
         )
     yield (
         f"Looking between steps took {watched.looking_s / len(watched.steps) * 1e6:,.0f} us a step "
