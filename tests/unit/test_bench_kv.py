@@ -1,4 +1,4 @@
-"""The KV cache tool's arithmetic and verdicts, on layers and memory that a test decides; no torch."""
+"""The KV cache tool's arithmetic and verdicts, on layers that a test decides; no torch."""
 
 from dataclasses import replace
 

@@ -52,6 +52,7 @@ class KvResult:
     records: tuple[RequestRecord, ...]
     cautions: tuple[Caution, ...]
     interrupted: bool = False
+    failure: str | None = None
 
     @property
     def bad(self) -> bool:
@@ -70,20 +71,26 @@ def evaluate(run: Run) -> KvResult:
     if watched is None:
         raise ValueError("no request was watched")
     own = () if watched.record is None else (watched.record,)
-    interrupted = (
-        [Caution("interrupted", "Ctrl-C ended the run before all requests had run.")]
-        if run.interrupted
-        else []
-    )
     return KvResult(
         watched=watched,
         anomalies=tuple(find(watched)),
         unused=unused(watched.steps[-1]),
         leaks=run.leaks,
         records=(*own, *run.records),
-        cautions=(*interrupted, *_doubts(watched, run.leaks)),
+        cautions=(*_cut_short(run), *_doubts(watched, run.leaks)),
         interrupted=run.interrupted,
+        failure=run.failure,
     )
+
+
+def _cut_short(run: Run) -> list[Caution]:
+    found = []
+    if run.interrupted:
+        found.append(Caution("interrupted", "Ctrl-C ended the run before all requests had run."))
+    if run.failure:
+        text = f"A request failed, and none was run after it: {run.failure}"
+        found.append(Caution("failed", text))
+    return found
 
 
 def unused(step: Step) -> Unused | None:

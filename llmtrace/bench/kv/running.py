@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from llmtrace.bench.generation import ask
+from llmtrace.bench.generation import RequestFailedError, ask
 from llmtrace.bench.kv import holders, leaks, memory
 from llmtrace.bench.kv.leaks import LEAK, LeakTest
 from llmtrace.bench.kv.memory import Sample
@@ -28,6 +28,8 @@ class Run:
     records: list[RequestRecord] = field(default_factory=list)
     """Of the leak test's requests."""
     interrupted: bool = False
+    failure: str | None = None
+    """Why a request of the leak test failed; none was run after it."""
     leaks: LeakTest | None = None
 
 
@@ -36,9 +38,16 @@ def warm_up(
 ) -> None:
     """Run one request of each kind of prompt: what is set up once is no leak."""
     for index in range(prompts.kinds):
-        prompt = prompts.prompt(WARMUP_IDS * prompts.kinds + index)
-        ask(subject, prompt, plan, **ending(prompt, stop_after))
+        _asked(subject, prompts, plan, stop_after, WARMUP_IDS * prompts.kinds + index)
     trace.warmed_up()
+
+
+def _asked(
+    subject: Subject, prompts: Prompts, plan: Generation, stop_after: int | None, index: int
+) -> RequestRecord:
+    """Run a request and return its record; when it returns, its prompt's ids are gone too."""
+    prompt = prompts.prompt(index)
+    return ask(subject, prompt, plan, seed=index, **ending(prompt, stop_after))
 
 
 def watch_longest(
@@ -65,17 +74,20 @@ def leak_test(
     requests: int,
     progress: Progress,
 ) -> None:
-    """Run *requests* requests and judge the memory after each; Ctrl-C ends them early."""
+    """Run *requests* requests and judge the memory after each.
+
+    Ctrl-C, or a request that fails, ends them early and keeps what was measured.
+    """
     try:
         for index in range(requests):
             progress("looking for leaks", index, requests)
-            prompt = prompts.prompt(prompts.kinds + index)
-            beside = ending(prompt, stop_after)
-            run.records.append(ask(subject, prompt, plan, seed=index, **beside))
+            run.records.append(_asked(subject, prompts, plan, stop_after, prompts.kinds + index))
             run.samples.append(memory.sample(index))
         progress("looking for leaks", requests, requests)
     except KeyboardInterrupt:
         run.interrupted = True
+    except RequestFailedError as error:
+        run.failure = str(error)
     run.leaks = leaks.judge(run.samples)
     if run.leaks.verdict == LEAK:
         run.leaks = leaks.judge(run.samples, holders.of(run.leaks.growing))

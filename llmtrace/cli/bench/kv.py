@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from llmtrace.bench.kv.findings import KvResult
     from llmtrace.bench.kv.steps import Step, Watched
 
-BAD, UNDECIDED = 1, 3
+BAD, FAILED, UNDECIDED = 1, 2, 3
 ROWS_BESIDE = 8
 """Rows of a terminal that the live table needs beside its layers'."""
 
@@ -100,7 +100,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def exit_code(found: KvResult) -> int:
-    """Return what the command ends with."""
+    """Return what the command ends with, saying what failed."""
+    if found.failure:
+        print(f"llmtrace bench: {found.failure}", file=sys.stderr)
+        return FAILED
     if found.interrupted:
         return running.INTERRUPTED
     if found.bad:
