@@ -191,6 +191,7 @@ class TestLeaks:
             ([100 + i // 10 for i in range(50)], leaks.LEAK),
             ([100 + 10 * i + (i % 2) * 15 for i in range(30)], leaks.LEAK),
             ([100] * 50, leaks.CLEAN),
+            ([100] * 11 + [612], leaks.CLEAN),
             ([100, 300, 200] * 10, leaks.CLEAN),
             ([100 + min(i, 10) for i in range(50)], leaks.CLEAN),
             ([300 - i for i in range(20)], leaks.CLEAN),
@@ -199,8 +200,8 @@ class TestLeaks:
             ([100] * 40 + [101] * 10, leaks.UNDECIDED),
             ([], leaks.UNDECIDED),
         ],
-        ids=["steady", "each tenth", "up and down", "none", "of different lengths", "filled up",
-             "falling", "filling up", "too few", "once, late", "no request"],
+        ids=["steady", "each tenth", "up and down", "none", "one still held", "of many lengths",
+             "filled up", "falling", "filling up", "too few", "once, late", "no request"],
     )  # fmt: skip
     def test_verdict(self, values, verdict):
         """What grows to the end leaks; what fills up does not; what cannot be told is not."""

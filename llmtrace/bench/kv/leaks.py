@@ -29,7 +29,7 @@ class LeakTest:
     reason: str
     samples: tuple[Sample, ...]
     bytes_per_request: float | None
-    """Growth from the first to the last sample, over the requests between; None: too few."""
+    """Growth from the first requests to the last, over those between; None: too few."""
     growing: tuple[tuple[str, float], ...] = ()
     """Classes of which more are alive, and how many more per request."""
     holders: tuple[str, ...] = ()
@@ -44,12 +44,12 @@ def judge(samples: Sequence[Sample], holders: Sequence[str] = ()) -> LeakTest:
     third all above those of the first. What fills up, such as a store of the last ten, stops
     growing. Where the last third grows much less than the first, more requests have to tell.
     """
-    values = [one.bytes for one in samples]
-    between = len(values) - 1
-    if len(values) < FEWEST:
-        reason = f"{len(values)} requests are too few: {FEWEST} are the least"
+    if len(samples) < FEWEST:
+        reason = f"{len(samples)} requests are too few: {FEWEST} are the least"
         return LeakTest(UNDECIDED, reason, tuple(samples), None)
-    per_request = (values[-1] - values[0]) / between
+    values = _steadied([one.bytes for one in samples])
+    per_request = (values[-1] - values[0]) / (len(values) - 1)
+    between = len(samples) - 1
     verdict, reason = _verdict(values)
     return LeakTest(
         verdict,
@@ -60,6 +60,11 @@ def judge(samples: Sequence[Sample], holders: Sequence[str] = ()) -> LeakTest:
         holders=tuple(holders),
         rss_per_request=(samples[-1].rss - samples[0].rss) / between,
     )
+
+
+def _steadied(values: Sequence[int]) -> list[int]:
+    """Return the middle one of each three neighbours: what stayed for one request is no growth."""
+    return [sorted(values[i : i + 3])[1] for i in range(len(values) - 2)]
 
 
 def _verdict(values: Sequence[int]) -> tuple[str, str]:
