@@ -188,13 +188,13 @@ class TestFaults:
         assert "length, growth" in capsys.readouterr().out
 
     def test_growth_that_is_not_linear(self, config, tmp_path, monkeypatch):
-        """All layers grow by sixteens."""
-        wrong = holding(lambda _, t: padded(t, -(-t.shape[-2] // 16) * 16))
+        """Layers grow by sixteens; not the first, whose length the model goes by."""
+        wrong = holding(lambda i, t: padded(t, -(-t.shape[-2] // 16) * 16) if i else t)
         monkeypatch.setattr(cache_utils.DynamicCache, "update", wrong)
         code, anomalies = self.found(config, tmp_path / "out")
         assert code == 1
         growth = anomalies["growth"]
-        assert growth["layers"] == [0, 1, 2, 3]
+        assert growth["layers"] == [1, 2, 3]
         assert (growth["first_step"], growth["found"], growth["due"]) == (1, "16 tokens", "1")
 
     def test_heads_for_each_query(self, config, tmp_path, monkeypatch):

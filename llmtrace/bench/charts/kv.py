@@ -10,6 +10,7 @@ import numpy as np
 from llmtrace.bench.charts.style import BLUE, GREEN, GREY, ORANGE, RED, figure
 from llmtrace.bench.kv.findings import KvResult, measured, unused
 from llmtrace.bench.kv.leaks import LEAK, LeakTest
+from llmtrace.bench.result import conditions_of
 
 MIB = 2**20
 KIB = 2**10
@@ -21,6 +22,7 @@ def draw(found: KvResult, subtitle: str) -> Any:
     with figure(title, subtitle, ncols=2, width_ratios=(1, 1)) as (made, axes):
         _sizes(found, axes[0])
         _layers(found, axes[1], made)
+        _conditions(found, made)
     return made
 
 
@@ -81,7 +83,13 @@ def _layers(found: KvResult, axes: Any, made: Any) -> None:
     axes.legend(loc="lower right", frameon=True)
 
 
-def draw_leaks(leaks: LeakTest, subtitle: str) -> Any:
+def _conditions(found: KvResult, made: Any) -> None:
+    told = [f"{name}: {said}" for name, said in conditions_of(found.records)]
+    halves = (" · ".join(told[:2]), " · ".join(told[2:]))
+    made.supxlabel("\n".join(halves), fontsize=8, color=GREY, x=0.01, ha="left")
+
+
+def draw_leaks(found: KvResult, leaks: LeakTest, subtitle: str) -> Any:
     """Return the figure of memory after each request, as growth since the first."""
     samples = leaks.samples
     reserved = [one.reserved for one in samples if one.reserved is not None]
@@ -97,6 +105,7 @@ def draw_leaks(leaks: LeakTest, subtitle: str) -> Any:
         axes.set(xlabel="request", ylabel="growth since the first, MiB")
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.legend()
+        _conditions(found, made)
     return made
 
 

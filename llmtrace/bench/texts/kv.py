@@ -7,6 +7,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -14,9 +15,10 @@ from llmtrace.bench.kv.anomalies import of_step, ranges, shape
 from llmtrace.bench.kv.findings import KvResult, measured
 from llmtrace.bench.kv.leaks import CLEAN, LEAK, LeakTest
 from llmtrace.bench.kv.steps import Step, Watched
+from llmtrace.bench.result import conditions_of
 from llmtrace.bench.texts.parts import cautions, heading
 from llmtrace.reports.printing import printed
-from llmtrace.reports.table_parts import small_print
+from llmtrace.reports.table_parts import pairs, small_print
 
 FORMULA = "Due: 2 x kv_heads x head_dim x tokens x bytes of a number x rows, in each layer"
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -52,6 +54,8 @@ def render(
     ]
     if found.leaks is not None:
         sections += [Text(), _leaks(found.leaks)]
+    conditions = pairs(conditions_of(found.records))
+    sections += [Text(), Text("Conditions", style="bold"), _indented(conditions)]
     sections += [Text(), cautions(found.cautions), Text(), _verdict(found)]
     return printed(sections, width, color)
 
@@ -150,7 +154,6 @@ def _notes(found: KvResult) -> Iterator[str]:
         f"Looking between steps took {watched.looking_s / len(watched.steps) * 1e6:,.0f} us a step "
         "of host time: this trace is no measurement of latency."
     )
-    yield "The run's conditions: report.tgs.conditions in kv.json."
     if found.unused is not None:
         room = found.unused
         yield (
@@ -159,33 +162,40 @@ def _notes(found: KvResult) -> Iterator[str]:
         )
 
 
+def _indented(said: RenderableType) -> RenderableType:
+    return Padding(said, (0, 0, 0, 3))
+
+
 def _anomalies(found: KvResult) -> RenderableType:
     if not found.anomalies:
         return Text("Anomalies: none")
-    lines = [Text(f"   {one.code}  {one.text}") for one in found.anomalies]
+    lines = [_indented(Text(f"{one.code}  {one.text}")) for one in found.anomalies]
     return Group(Text("Anomalies", style="bold red"), *lines)
 
 
 def _leaks(leaks: LeakTest) -> RenderableType:
     style = {LEAK: "bold red", CLEAN: "green"}.get(leaks.verdict, "yellow")
-    lines = [Text(f"Leak test: {leaks.verdict}: {leaks.reason}", style=style)]
-    if leaks.bytes_per_request is not None:
-        first, last = leaks.samples[0], leaks.samples[-1]
-        lines.append(
-            Text(
-                f"   {leaks.bytes_per_request:+,.0f} bytes a request over {len(leaks.samples)} "
-                f"requests ({measured(leaks)}: {first.bytes:,} to {last.bytes:,}); live tensors "
-                f"{first.tensors:,} to {last.tensors:,}"
-            )
-        )
-        if first.reserved is not None and last.reserved is not None:
-            lines.append(Text(f"   reserved {size(first.reserved)} to {size(last.reserved)}"))
+    heading_line = Text(f"Leak test: {leaks.verdict}: {leaks.reason}", style=style)
+    lines = [_indented(Text(said)) for said in _told(leaks)]
+    return Group(heading_line, *lines)
+
+
+def _told(leaks: LeakTest) -> Iterator[str]:
+    if leaks.bytes_per_request is None:
+        return
+    first, last = leaks.samples[0], leaks.samples[-1]
+    yield (
+        f"{leaks.bytes_per_request:+,.0f} bytes a request over {len(leaks.samples)} requests "
+        f"({measured(leaks)}: {first.bytes:,} to {last.bytes:,}); live tensors {first.tensors:,} "
+        f"to {last.tensors:,}"
+    )
+    if first.reserved is not None and last.reserved is not None:
+        yield f"reserved by the allocator: {size(first.reserved)} to {size(last.reserved)}"
     if leaks.verdict == LEAK:
         grown = ", ".join(f"{name} +{per:,.1f}" for name, per in leaks.growing)
         if grown:
-            lines.append(Text(f"   more alive after each request: {grown}"))
-        lines += [Text(f"   held: {holder}") for holder in leaks.holders]
-    return Group(*lines)
+            yield f"more alive after each request: {grown}"
+        yield from (f"held: {holder}" for holder in leaks.holders)
 
 
 def _verdict(found: KvResult) -> RenderableType:

@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder.write_csv(findings.rows(found), findings.COLUMNS)
     folder.write_figure(chart.draw(found, result.subtitle(header)))
     if found.leaks is not None:
-        folder.write_figure(chart.draw_leaks(found.leaks, result.subtitle(header)), "leaks")
+        folder.write_figure(chart.draw_leaks(found, found.leaks, result.subtitle(header)), "leaks")
     if arguments.json:
         print(outputs.to_json(made))
     else:
