@@ -86,7 +86,10 @@ def look(cache: Any) -> tuple[KvLayer, ...]:
         return tuple(_layer(layer) for layer in cache.layers)
     if hasattr(cache, "key_cache"):
         pairs = zip_longest(cache.key_cache, cache.value_cache)
-        return tuple(_plain(keys, values, cache) for keys, values in pairs)
+        return tuple(
+            _plain(keys, values, cache, slides=_slides(cache, index, keys))
+            for index, (keys, values) in enumerate(pairs)
+        )
     return ()
 
 
@@ -107,14 +110,24 @@ def _layer(layer: Any) -> KvLayer:
     return _plain(layer.keys, layer.values, layer)
 
 
-def _plain(keys: Any, values: Any, owner: Any) -> KvLayer:
+def _slides(cache: Any, index: int, keys: Any) -> bool:
+    """Return whether this layer of a hybrid cache (4.42 to 4.55) has a window."""
+    told = getattr(cache, "is_sliding", None)
+    if isinstance(told, list):
+        return bool(told[index])
+    # Up to 4.52 it is told by a tensor on the device, which is not waited for.
+    hybrid = "Hybrid" in type(cache).__name__ and hasattr(keys, "shape")
+    return hybrid and keys.shape[-2] < cache.max_cache_len
+
+
+def _plain(keys: Any, values: Any, owner: Any, *, slides: bool = False) -> KvLayer:
     """Return the view of two tensors; *owner* tells whether they are of fixed size."""
     if not hasattr(keys, "element_size") or not hasattr(values, "element_size"):
         # Lists stand for layers that are passed over (4.45 to 4.53).
         return KvLayer("empty" if keys is None else "other", None, None, 0, 0, 0)
     capacity = getattr(owner, "max_cache_len", None)
     window = getattr(owner, "sliding_window", None)
-    sliding = isinstance(window, int) or "Sliding" in type(owner).__name__
+    sliding = slides or isinstance(window, int) or "Sliding" in type(owner).__name__
     static = isinstance(capacity, int)
     kind = ("static_sliding" if sliding else "static") if static else None
     size, held = _sizes((keys, values))

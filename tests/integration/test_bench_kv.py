@@ -102,6 +102,20 @@ class TestCaches:
         assert all(one.size == one.packed + 8 for layers in seen for one in layers)
         assert {one.kind for layers in seen for one in layers} == {"quantized"}
 
+    @pytest.mark.parametrize(
+        ("more", "heads"),
+        [
+            ({"model_type": "gpt2", "n_head": 4, "num_key_value_heads": None}, 4),
+            ({"model_type": "falcon", "multi_query": True, "num_key_value_heads": None}, 1),
+            ({"model_type": "phi3", "pad_token_id": 0}, HEADS),
+        ],
+    )
+    def test_other_families(self, tmp_path, more, heads):
+        """Heads are counted in the words of each family."""
+        found = looked_at(subject(written(tmp_path, **more)), Generation(2), tokens=9)
+        assert {layer.keys[1] for layer in found.steps[-1].layers} == {heads}
+        assert all(step.size == step.due for step in found.steps)
+
     def test_a_tuple(self):
         """What 4.38 to 4.41 have: pairs of tensors."""
         pair = (torch.zeros(1, HEADS, 7, DIM), torch.zeros(1, HEADS, 7, DIM))
@@ -356,6 +370,15 @@ class TestFiles:
             found = json.loads((out / "kv.json").read_text())
             assert found["interrupted"] is True
             assert found["cache"]["steps"] == (2 if part == "watched" else 6)
+
+    def test_a_model_without_attention(self, tmp_path, capsys):
+        """It has no KV cache to look at."""
+        shape = {"model_type": "mamba", "vocab_size": 64, "hidden_size": 16, "state_size": 4,
+                 "num_hidden_layers": 2}  # fmt: skip
+        file = tmp_path / "mamba.json"
+        file.write_text(json.dumps(shape))
+        assert bench(str(file), tmp_path / "out") == 2
+        assert "has no attention" in capsys.readouterr().err
 
     @pytest.mark.parametrize(
         ("more", "says"),

@@ -35,7 +35,7 @@ def due(layer: KvLayer, needs: Geometry, tokens: int, rows: int = 1) -> Due:
     """
     if layer.kind == "other":
         return NOTHING
-    held = _tokens(layer, tokens)
+    held = _tokens(layer, needs, tokens)
     if needs.kv_heads is None or needs.head_dim is None or needs.token_bytes is None:
         return Due(held, None, None)
     shape = (rows, needs.kv_heads, held, needs.head_dim)
@@ -44,13 +44,15 @@ def due(layer: KvLayer, needs: Geometry, tokens: int, rows: int = 1) -> Due:
     return Due(held, shape, needs.token_bytes * held * rows)
 
 
-def _tokens(layer: KvLayer, tokens: int) -> int:
-    window = layer.window or tokens
-    if layer.kind in {"static", "static_sliding"}:
+def _tokens(layer: KvLayer, needs: Geometry, tokens: int) -> int:
+    window = layer.window or needs.window
+    if layer.kind == "static":
+        return layer.capacity or tokens
+    if layer.kind == "static_sliding":
         capacity = layer.capacity or tokens
-        return min(capacity, window) if layer.kind == "static_sliding" else capacity
-    if layer.kind == "sliding" and layer.window is not None:
-        return min(tokens, layer.window - 1)
+        return min(capacity, window or capacity)
+    if layer.kind == "sliding" and window is not None:
+        return min(tokens, window - 1)
     return tokens
 
 

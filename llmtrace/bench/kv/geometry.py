@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmtrace.bench.models import text_config
+from llmtrace.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,8 @@ class Geometry:
     element_size: int
     devices: dict[int, str]
     """Of a layer's weights, as far as they are to be found."""
+    window: int | None = None
+    """Of the layers that have one."""
 
     @property
     def token_bytes(self) -> int | None:
@@ -31,14 +34,20 @@ class Geometry:
 
 
 def geometry(model: Any) -> Geometry:
-    """Return what *model*'s attention needs."""
+    """Return what *model*'s attention needs.
+
+    Raises:
+        ConfigError: It has none.
+    """
     config = text_config(model)
-    queries = config.num_attention_heads
-    heads = getattr(config, "num_key_value_heads", None) or queries
+    queries = getattr(config, "num_attention_heads", None)
+    if queries is None:
+        raise ConfigError(f"{type(model).__name__} has no attention, and so no KV cache")
+    heads = _kv_heads(config) or queries
     dim = getattr(config, "head_dim", None) or config.hidden_size // queries
     projections = dict(_key_projections(model))
     # Heads of another size than the configuration's (latent attention, layers that differ).
-    usual = isinstance(heads, int) and getattr(config, "kv_lora_rank", None) is None
+    usual = getattr(config, "kv_lora_rank", None) is None
     widths = {p.out_features for p in projections.values() if hasattr(p, "out_features")}
     if usual and widths and widths != {heads * dim}:
         usual = False
@@ -54,7 +63,18 @@ def geometry(model: Any) -> Geometry:
             for index, projection in projections.items()
             if projection.weight.device.type != "meta"
         },
+        window=getattr(config, "sliding_window", None)
+        or getattr(config, "attention_chunk_size", None),
     )
+
+
+def _kv_heads(config: Any) -> int | None:
+    """Return how many heads keys have, in the words of each family; None: those of queries."""
+    if getattr(config, "num_key_value_heads", None):
+        return int(config.num_key_value_heads)
+    if getattr(config, "new_decoder_architecture", False):  # Falcon
+        return int(config.num_kv_heads)
+    return 1 if getattr(config, "multi_query", False) else None
 
 
 def _key_projections(model: Any) -> Any:

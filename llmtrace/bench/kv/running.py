@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from llmtrace.bench.generation import RequestFailedError, ask
 from llmtrace.bench.kv import holders, leaks, memory
+from llmtrace.bench.kv.geometry import geometry
 from llmtrace.bench.kv.leaks import LEAK, LeakTest
 from llmtrace.bench.kv.memory import Sample
 from llmtrace.bench.kv.steps import Step, Watched
@@ -36,7 +37,12 @@ class Run:
 def warm_up(
     subject: Subject, prompts: Prompts, plan: Generation, stop_after: int | None, trace: Trace
 ) -> None:
-    """Run one request of each kind of prompt: what is set up once is no leak."""
+    """Run one request of each kind of prompt: what is set up once is no leak.
+
+    Raises:
+        ConfigError: The model has no attention.
+    """
+    geometry(subject.model)
     for index in range(prompts.kinds):
         _asked(subject, prompts, plan, stop_after, WARMUP_IDS * prompts.kinds + index)
     trace.warmed_up()
