@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from llmtrace.bench.kv import anomalies, findings, leaks
+from llmtrace.bench.kv import anomalies, findings, leaks, output
 from llmtrace.bench.kv.due import due
 from llmtrace.bench.kv.geometry import Geometry
 from llmtrace.bench.kv.memory import Sample
 from llmtrace.bench.kv.running import Run
 from llmtrace.bench.kv.steps import Allocator, Watched
 from llmtrace.bench.texts import kv as text
+from llmtrace.reports.printing import printed
 from llmtrace.seams.kv_layers import KvLayer
 
 LLAMA2 = Geometry(4, 32, 32, 128, "float16", 2, {})
@@ -222,7 +223,7 @@ class TestLeaks:
     def test_of_no_gpu_the_live_tensors_count(self):
         """Their storages' bytes."""
         found = leaks.judge(samples([100 + i for i in range(9)], on_gpu=False))
-        assert (found.verdict, findings.measured(found)) == (
+        assert (found.verdict, found.measured) == (
             leaks.LEAK, "storages of live tensors",
         )  # fmt: skip
 
@@ -261,15 +262,30 @@ class TestResult:
         assert "Leak test: no leak" in said
         assert "not as it should be" in said
 
+    @pytest.mark.parametrize(("most_rows", "rows"), [(4, 4), (3, 3), (None, 3)])
+    def test_live(self, most_rows, rows):
+        """A row for each layer where the terminal has room, else neighbours that are alike share."""
+        found = watched([[layer(64), layer(64), layer(128), layer(64)]])
+        said = printed([text.live(found, found.steps[0], most_rows)], 120, color=False)
+        assert sum("[1,32," in line for line in said.splitlines()) == rows
+        assert "dynamic cache after 64 tokens (64 of the prompt)" in said
+
+    def test_the_allocators_state_is_shown(self):
+        """On CUDA, below the cache's own size."""
+        found = Watched(LLAMA2, 64, 8, kind="dynamic")
+        step = found.seen((layer(64),), Allocator(60 * MIB, 100 * MIB, 30 * MIB))
+        said = printed([text.live(found, step, None)], 120, color=False)
+        assert "60.00 MiB allocated of 100.00 MiB reserved; 40.0% unused, 30.0% in split" in said
+
     def test_a_long_answer_is_thinned(self):
         """No more steps than are of use, the last one among them, and rows alike."""
         rows = [[layer(64 + i)] * 40 for i in range(4096)]
         found = self.run(rows, new=5000)
-        made = findings.as_object(found, HEADER)
-        assert len(made["steps"]) <= findings.MOST_STEPS + 1
+        made = output.as_object(found, HEADER)
+        assert len(made["steps"]) <= output.MOST_STEPS + 1
         assert made["steps"][-1]["step"] == 4095
         assert len(made["layers"][0]["tokens_by_step"]) == len(made["steps"])
-        assert len(findings.rows(found)) <= findings.MOST_ROWS + 80
+        assert len(output.rows(found)) <= output.MOST_ROWS + 80
 
     def test_doubts(self):
         """A cache in another type than the model, and tensors that are parts of larger ones."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from llmtrace.bench.charts.style import BLUE, GREEN, GREY, ORANGE, RED, figure
-from llmtrace.bench.kv.findings import KvResult, measured, unused
+from llmtrace.bench.kv.findings import KvResult, unused
 from llmtrace.bench.kv.leaks import LEAK, LeakTest
 from llmtrace.bench.result import conditions_of
 
@@ -100,7 +100,7 @@ def draw_leaks(found: KvResult, leaks: LeakTest, subtitle: str) -> Any:
                 color=ORANGE, lw=1, ls=":")  # fmt: skip
         _growth(axes, reserved, "reserved by the allocator: its growth is no leak",
                 color=GREY, lw=1, ls="--")  # fmt: skip
-        _growth(axes, [one.bytes for one in samples], measured(leaks), lw=2.5, marker="o", ms=3,
+        _growth(axes, [one.bytes for one in samples], leaks.measured, lw=2.5, marker="o", ms=3,
                 color=RED if leaks.verdict == LEAK else GREEN)  # fmt: skip
         axes.set(xlabel="request", ylabel="growth since the first, MiB")
         axes.xaxis.get_major_locator().set_params(integer=True)

@@ -11,6 +11,8 @@ from llmtrace.bench.kv.geometry import Geometry
 from llmtrace.bench.kv.steps import Step, Watched
 from llmtrace.seams.kv_layers import KvLayer
 
+Case = tuple[int, str, str]
+"""A step, what was found after it, and what is due."""
 FIXED = frozenset({"static", "static_sliding"})
 
 
@@ -32,30 +34,29 @@ class Anomaly:
 
 def find(watched: Watched) -> list[Anomaly]:
     """Return what is wrong; what was found alike in several layers is one anomaly."""
-    seen: dict[tuple[int, str], list[tuple[int, str, str]]] = {}
+    seen: dict[tuple[int, str], list[Case]] = {}
     for position, step in enumerate(watched.steps):
         before = watched.steps[position - 1] if position else None
         for layer, code, found, due in of_step(watched, step, before):
             seen.setdefault((layer, code), []).append((step.index, found, due))
-    alike: dict[tuple[object, ...], list[int]] = {}
+    alike: dict[tuple[str, tuple[Case, ...]], list[int]] = {}
     for (layer, code), cases in seen.items():
-        alike.setdefault((code, *cases), []).append(layer)
-    return [_anomaly(str(key[0]), key[1:], layers) for key, layers in alike.items()]
+        alike.setdefault((code, tuple(cases)), []).append(layer)
+    return [_anomaly(code, cases, layers) for (code, cases), layers in alike.items()]
 
 
-def _anomaly(code: str, cases: Sequence[object], layers: Sequence[int]) -> Anomaly:
-    told: list[tuple[int, str, str]] = [case for case in cases if isinstance(case, tuple)]
-    (first, found, due), last = told[0], told[-1][0]
+def _anomaly(code: str, cases: Sequence[Case], layers: Sequence[int]) -> Anomaly:
+    (first, found, due), last = cases[0], cases[-1][0]
     return Anomaly(
         code=code,
         layers=tuple(layers),
         first_step=first,
         last_step=last,
-        steps=len(told),
+        steps=len(cases),
         found=found,
         due=due,
         text=f"{named(layers)}: {_WORDS[code]}{found} where {due} is due after step {first}"
-        + ("" if len(told) == 1 else f"; wrong in {len(told)} steps, {first} to {last}"),
+        + ("" if len(cases) == 1 else f"; wrong in {len(cases)} steps, {first} to {last}"),
     )
 
 

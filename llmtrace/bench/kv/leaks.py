@@ -36,6 +36,12 @@ class LeakTest:
     """How objects that stayed are held, from the object outwards."""
     rss_per_request: float | None = None
 
+    @property
+    def measured(self) -> str:
+        """Which bytes the verdict is made of."""
+        on_gpu = bool(self.samples) and self.samples[0].allocated is not None
+        return "torch.cuda.memory_allocated" if on_gpu else "storages of live tensors"
+
 
 def judge(samples: Sequence[Sample], holders: Sequence[str] = ()) -> LeakTest:
     """Return the verdict on the bytes in tensors after each request.

@@ -87,6 +87,8 @@ def _storage(tensor: Any) -> Iterator[tuple[int, int]]:
     """Yield address and bytes of a tensor's storage; of one without a storage, nothing."""
     try:
         storage = tensor.untyped_storage()
-        yield storage.data_ptr(), storage.nbytes()
+        address = storage.data_ptr()
     except (RuntimeError, NotImplementedError, AttributeError):
-        return  # sparse, or made of other tensors, which are counted themselves
+        return  # sparse, a compiler's, or made of other tensors, which are counted themselves
+    if address:
+        yield address, storage.nbytes()

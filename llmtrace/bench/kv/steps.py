@@ -78,11 +78,11 @@ class Watched:
     """Host time that looking took, over all steps."""
     record: RequestRecord | None = None
 
-    def seen(self, layers: tuple[KvLayer, ...], allocator: Allocator | None, rows: int = 1) -> Step:
+    def seen(self, layers: tuple[KvLayer, ...], allocator: Allocator | None) -> Step:
         """Add what was seen after the next step."""
         index = len(self.steps)
         tokens = self.prompt_tokens + index
-        dues = tuple(due(layer, self.needs, tokens, rows) for layer in layers)
+        dues = tuple(due(layer, self.needs, tokens) for layer in layers)
         step = Step(index, tokens, self._shared(layers), dues, allocator)
         self.steps.append(step)
         return step

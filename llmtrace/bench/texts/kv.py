@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from llmtrace.bench.kv.anomalies import of_step, ranges, shape
-from llmtrace.bench.kv.findings import KvResult, measured
+from llmtrace.bench.kv.findings import KvResult
 from llmtrace.bench.kv.leaks import CLEAN, LEAK, LeakTest
 from llmtrace.bench.kv.steps import Step, Watched
 from llmtrace.bench.result import conditions_of
@@ -186,7 +186,7 @@ def _told(leaks: LeakTest) -> Iterator[str]:
     first, last = leaks.samples[0], leaks.samples[-1]
     yield (
         f"{leaks.bytes_per_request:+,.0f} bytes a request over {len(leaks.samples)} requests "
-        f"({measured(leaks)}: {first.bytes:,} to {last.bytes:,}); live tensors {first.tensors:,} "
+        f"({leaks.measured}: {first.bytes:,} to {last.bytes:,}); live tensors {first.tensors:,} "
         f"to {last.tensors:,}"
     )
     if first.reserved is not None and last.reserved is not None:

@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     running.need()
     from llmtrace.bench import environment, generation, outputs, result
     from llmtrace.bench.charts import kv as chart
-    from llmtrace.bench.kv import findings, preparing
+    from llmtrace.bench.kv import findings, output, preparing
     from llmtrace.bench.kv import running as requests
     from llmtrace.bench.prompts import Prompts
     from llmtrace.bench.texts import kv as text
@@ -84,9 +84,9 @@ def run(arguments: argparse.Namespace) -> int:
                 requests.leak_test(seen, *run_of, requests=arguments.requests, progress=progress)
     found = findings.evaluate(seen)
     header = result.header(findings.TOOL, subject, plan, about)
-    made = findings.as_object(found, header)
+    made = output.as_object(found, header)
     folder.write_json(made)
-    folder.write_csv(findings.rows(found), findings.COLUMNS)
+    folder.write_csv(output.rows(found), output.COLUMNS)
     folder.write_figure(chart.draw(found, result.subtitle(header)))
     if found.leaks is not None:
         folder.write_figure(chart.draw_leaks(found, found.leaks, result.subtitle(header)), "leaks")
