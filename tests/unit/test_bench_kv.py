@@ -264,7 +264,7 @@ class TestResult:
 
     @pytest.mark.parametrize(("most_rows", "rows"), [(4, 4), (3, 3), (None, 3)])
     def test_live(self, most_rows, rows):
-        """A row for each layer where the terminal has room, else neighbours that are alike share."""
+        """A row for each layer where there is room, else neighbours that are alike share one."""
         found = watched([[layer(64), layer(64), layer(128), layer(64)]])
         said = printed([text.live(found, found.steps[0], most_rows)], 120, color=False)
         assert sum("[1,32," in line for line in said.splitlines()) == rows
