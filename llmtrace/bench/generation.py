@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from llmtrace import api
-from llmtrace.bench.models import Subject
+from llmtrace.bench.models import Subject, transformers_release
 from llmtrace.bench.prompts import Prompt
 from llmtrace.bench.settings import Generation
 from llmtrace.errors import ConfigError, LlmtraceError, MissingExtraError
@@ -34,6 +34,8 @@ def check(subject: Subject, plan: Generation, longest_prompt: int, *, force: boo
         )
     if plan.cache == "quantized" and not (find_spec("optimum") or find_spec("hqq")):
         raise MissingExtraError("--cache quantized needs optimum-quanto or hqq: pip install one")
+    if plan.cache == "offloaded" and subject.device.type == "cpu":
+        raise ConfigError("--cache offloaded needs a GPU: on a CPU there is nowhere to go")
     limit = subject.longest
     if limit is not None and longest_prompt + plan.max_new_tokens > limit:
         raise ConfigError(
@@ -63,7 +65,9 @@ def arguments(subject: Subject, plan: Generation) -> dict[str, Any]:
     if plan.cache != "dynamic":
         given["cache_implementation"] = plan.cache
     if plan.cache == "quantized":
-        backend = "quanto" if find_spec("optimum") else "HQQ"
+        # 4.56 changed the name.
+        hqq = "hqq" if transformers_release() >= (4, 56) else "HQQ"
+        backend = "quanto" if find_spec("optimum") else hqq
         given["cache_config"] = {"backend": backend, "nbits": 4}
     if plan.cache == "static":
         given |= _compiling(subject, plan)
@@ -89,11 +93,13 @@ def _compiling(subject: Subject, plan: Generation) -> dict[str, Any]:
     return {}
 
 
-def ask(subject: Subject, prompt: Prompt, plan: Generation, *, seed: int = 0) -> RequestRecord:
+def ask(
+    subject: Subject, prompt: Prompt, plan: Generation, *, seed: int = 0, **beside: Any
+) -> RequestRecord:
     """Run one request and return its record, device times included.
 
     A text is tokenized inside of the request's block, so that it is part of
-    ``ttft_from_request_s``.
+    ``ttft_from_request_s``. *beside* are more arguments of ``generate()``.
 
     Raises:
         RequestFailedError: ``generate()`` did, with what the message says.
@@ -103,7 +109,7 @@ def ask(subject: Subject, prompt: Prompt, plan: Generation, *, seed: int = 0) ->
 
     if plan.do_sample:
         torch.manual_seed(plan.seed + seed)
-    given = arguments(subject, plan)
+    given = {**arguments(subject, plan), **beside}
     try:
         with api.capture() as records, api.request():
             subject.model.generate(**inputs(subject, prompt), **given)

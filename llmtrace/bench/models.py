@@ -36,15 +36,15 @@ class Subject:
     @property
     def vocabulary(self) -> int:
         """How many ids there are."""
-        return int(_text_config(self.model).vocab_size)
+        return int(text_config(self.model).vocab_size)
 
     @property
     def longest(self) -> int | None:
         """Most positions the model was made for."""
-        return getattr(_text_config(self.model), "max_position_embeddings", None)
+        return getattr(text_config(self.model), "max_position_embeddings", None)
 
 
-def _text_config(model: Any) -> Any:
+def text_config(model: Any) -> Any:
     """Return what the config says of a model's text; before 4.46 there is but one part."""
     config = model.config
     return config.get_text_config() if hasattr(config, "get_text_config") else config
@@ -190,10 +190,14 @@ def _how(choice: ModelChoice) -> dict[str, Any]:
 
 def _dtype_argument() -> str:
     """Return what ``from_pretrained`` calls the type of numbers: it changed with 4.56."""
+    return "dtype" if transformers_release() >= (4, 56) else "torch_dtype"
+
+
+def transformers_release() -> tuple[int, ...]:
+    """Return the first two numbers of transformers' version."""
     import transformers
 
-    release = tuple(int(part) for part in transformers.__version__.split(".")[:2])
-    return "dtype" if release >= (4, 56) else "torch_dtype"
+    return tuple(int(part) for part in transformers.__version__.split(".")[:2])
 
 
 def _quantization(choice: ModelChoice) -> Any:
