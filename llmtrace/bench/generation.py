@@ -103,7 +103,7 @@ def ask(subject: Subject, prompt: Prompt, plan: Generation, *, seed: int = 0) ->
 
     if plan.do_sample:
         torch.manual_seed(plan.seed + seed)
-    given = arguments(subject, plan)
+    given = arguments(subject, plan) | _ending(prompt, plan)
     try:
         with api.capture() as records, api.request():
             subject.model.generate(**inputs(subject, prompt), **given)
@@ -113,6 +113,21 @@ def ask(subject: Subject, prompt: Prompt, plan: Generation, *, seed: int = 0) ->
     if not records:
         raise LlmtraceError("a request was not recorded: is LLMTRACE_DISABLED set?")
     return records[0]
+
+
+def _ending(prompt: Prompt, plan: Generation) -> dict[str, Any]:
+    """Return what ends a request before ``max_new_tokens``, as an end-of-text token would."""
+    if plan.generated is None:
+        return {}
+    import torch
+    from transformers import StoppingCriteriaList
+
+    length = prompt.tokens + plan.generated
+
+    def reached(ids: Any, scores: Any, **_: Any) -> Any:  # noqa: ARG001 - the library's shape
+        return torch.full((), ids.shape[1] >= length, device=ids.device)
+
+    return {"stopping_criteria": StoppingCriteriaList([reached])}
 
 
 def inputs(subject: Subject, prompt: Prompt) -> dict[str, Any]:

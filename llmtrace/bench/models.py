@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -144,9 +145,9 @@ def _random(choice: ModelChoice) -> Subject:
 
 def _saved(choice: ModelChoice) -> Subject:
     from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
+    from transformers.utils.logging import disable_progress_bar
 
-    logging.disable_progress_bar()
+    disable_progress_bar()
     place, gguf = _place(choice)
     named: dict[str, Any] = {"gguf_file": gguf} if gguf else {}
     tokenizer = AutoTokenizer.from_pretrained(place, **named)
@@ -198,6 +199,9 @@ def _dtype_argument() -> str:
 
 def _quantization(choice: ModelChoice) -> Any:
     from transformers import BitsAndBytesConfig
+
+    # It writes a line per layer and token where it computes in another type, which takes time.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
     if choice.quantization == "8bit":
         return BitsAndBytesConfig(load_in_8bit=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmtrace.cli.bench import itl, tgs, ttft
+from llmtrace.cli.bench import compare_settings, itl, tgs, ttft
 
-TOOLS = (ttft, itl, tgs)
+TOOLS = (ttft, itl, tgs, compare_settings)
 
 
 def add_parser(commands: Any) -> None:

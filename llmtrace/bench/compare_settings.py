@@ -1,0 +1,220 @@
+"""What levers do: figures before and after each, and whether they differ by more than chance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from llmtrace.analysis.comparison import METHOD, Line, compare, itl_spread
+from llmtrace.analysis.latency import prompt_tokens
+from llmtrace.analysis.report import Report, build_report
+from llmtrace.analysis.summary import summarise
+from llmtrace.bench import cautions, result
+from llmtrace.bench.cautions import Caution
+from llmtrace.bench.levers import Unavailable
+from llmtrace.bench.pairs import KINDS, Side, Tried, trace_name
+from llmtrace.records import RequestRecord
+from llmtrace.reports.json_report import as_object as report_object
+
+FIGURES = ("TTFT p50", "ITL p95", "TGS request mean")
+"""Of those that a comparison has."""
+LEAST_EXACT = 0.005
+"""A maximum that changes by less makes no difference."""
+VERDICTS = {
+    "better": "better",
+    "worse": "worse",
+    "within noise": "no difference to be seen",
+    "undecided": "too few requests to tell",
+}
+COLUMNS = (
+    "lever", "side", "kind", "trial", "rows", "prompt_tokens", "output_tokens", "ttft_s", "tpot_s",
+    "tgs", "kv_cache_bytes", "counted", "cold_reasons", "clock", "trace_id",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one lever."""
+
+    tried: Tried
+    lines: tuple[Line, ...]
+    """Figures before and after; those that do not exist here are left out."""
+    before: Report
+    after: Report
+    """Of the single requests; the conditions of every rate are in them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What was found about all levers."""
+
+    outcomes: tuple[Outcome, ...]
+    unavailable: tuple[Unavailable, ...]
+    cautions: tuple[Caution, ...]
+    interrupted: bool = False
+
+
+def evaluate(
+    tried: Sequence[Tried],
+    unavailable: Sequence[Unavailable],
+    rows: int | None,
+    about_machine: Sequence[Caution] = (),
+    *,
+    interrupted: bool = False,
+) -> Settings:
+    """Return the figures of all levers.
+
+    Args:
+        tried: What was measured.
+        unavailable: What could not be.
+        rows: Of the batches; None where there were none.
+        about_machine: Why the machine makes the figures doubtful.
+        interrupted: Ctrl-C ended it.
+    """
+    outcomes = tuple(_outcome(one, rows) for one in tried)
+    doubts = [caution for one in tried for caution in _doubts(one)]
+    return Settings(outcomes, tuple(unavailable), (*doubts, *about_machine), interrupted)
+
+
+def _outcome(tried: Tried, rows: int | None) -> Outcome:
+    before, after = (side.single.records for side in tried.sides)
+    found = compare(before, after)
+    lines = [line for name in FIGURES for line in found.lines if line.name == name]
+    lines[2:2] = filter(None, [itl_spread(*(side.single.counted for side in tried.sides))])
+    if rows:
+        batches = compare(*(side.batches.records for side in tried.sides))
+        lines += [
+            replace(line, name=f"TGS at {rows} concurrent")
+            for line in batches.lines
+            if line.name == "TGS request mean"
+        ]
+    lines += filter(None, [_peak(tried), _kv_cache(tried)])
+    return Outcome(tried, tuple(lines), build_report(before), build_report(after))
+
+
+def _peak(tried: Tried) -> Line | None:
+    return _most("peak memory", *([side.peak_memory_bytes] for side in tried.sides))
+
+
+def _kv_cache(tried: Tried) -> Line | None:
+    return _most("KV cache", *([r.kv_cache_bytes for r in s.single.counted] for s in tried.sides))
+
+
+def _most(name: str, before: Sequence[int | None], after: Sequence[int | None]) -> Line | None:
+    """Return the change of a maximum; None where a side has none."""
+    known = [[n for n in side if n is not None] for side in (before, after)]
+    if not all(known):
+        return None
+    old, new = (max(side) for side in known)
+    return Line(
+        name=name,
+        unit="By",
+        before=float(old),
+        after=float(new),
+        change=(new - old) / old if old else None,
+        interval=None,
+        samples=(len(known[0]), len(known[1])),
+        more_is_better=False,
+        exact=True,
+    )
+
+
+def verdict(line: Line) -> str:
+    """Return what a change amounts to: better, worse, no difference to be seen, or untold."""
+    if line.exact and line.change is not None and abs(line.change) < LEAST_EXACT:
+        return VERDICTS["within noise"]
+    return VERDICTS[line.outcome]
+
+
+def _doubts(tried: Tried) -> list[Caution]:
+    return [
+        replace(caution, text=f"{tried.lever.name}, {side.name}: {caution.text}")
+        for side in tried.sides
+        for caution in (*_of_requests(side), *cautions.of_trials(side.batches))
+    ]
+
+
+def _of_requests(side: Side) -> list[Caution]:
+    few = cautions.few(summarise(r.ttft_s for r in side.single.counted), "TTFT")
+    return cautions.of_trials(side.single) + few
+
+
+def as_object(found: Settings, header: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the result for JSON."""
+    return {
+        **header,
+        "interrupted": found.interrupted,
+        "method": METHOD,
+        "levers": [_lever(outcome) for outcome in found.outcomes],
+        "unavailable": [{"lever": one.name, "reason": one.reason} for one in found.unavailable],
+        "cautions": result.cautions_of(found.cautions),
+    }
+
+
+def _lever(outcome: Outcome) -> dict[str, Any]:
+    tried = outcome.tried
+    return {
+        "lever": tried.lever.name,
+        "measure": tried.lever.measure,
+        "interleaved": tried.interleaved,
+        "interrupted": tried.interrupted,
+        "lines": [_line(line) for line in outcome.lines],
+        "before": _side(tried, tried.before, outcome.before),
+        "after": _side(tried, tried.after, outcome.after),
+    }
+
+
+def _line(line: Line) -> dict[str, Any]:
+    return {
+        "name": line.name,
+        "unit": line.unit,
+        "before": line.before,
+        "after": line.after,
+        "change": line.change,
+        "interval": None if line.interval is None else [line.interval.low, line.interval.high],
+        "samples": list(line.samples),
+        "verdict": verdict(line),
+    }
+
+
+def _side(tried: Tried, side: Side, report: Report) -> dict[str, Any]:
+    return {
+        "settings": side.variant.said,
+        "generation": asdict(side.variant.plan),
+        "trace": trace_name(tried.lever, side),
+        "warmup": result.warmup_of(side.single),
+        "peak_memory_bytes": side.peak_memory_bytes,
+        "report": report_object(report),
+    }
+
+
+def rows(found: Settings) -> list[dict[str, Any]]:
+    """Return one line of CSV for each request."""
+    return [
+        _row(outcome.tried, side, kind, trial, record)
+        for outcome in found.outcomes
+        for side in outcome.tried.sides
+        for kind in KINDS
+        for trial, record in enumerate(side.of(kind).records)
+    ]
+
+
+def _row(tried: Tried, side: Side, kind: str, trial: int, r: RequestRecord) -> dict[str, Any]:
+    return {
+        "lever": tried.lever.name,
+        "side": side.name,
+        "kind": kind,
+        "trial": trial,
+        "rows": r.batch_size,
+        "prompt_tokens": prompt_tokens(r),
+        "output_tokens": r.output_tokens,
+        "ttft_s": r.ttft_s,
+        "tpot_s": r.tpot_s,
+        "tgs": r.tgs,
+        "kv_cache_bytes": r.kv_cache_bytes,
+        "counted": int(r.error is None and not r.cold),
+        "cold_reasons": " ".join(r.cold_reasons),
+        "clock": r.clock,
+        "trace_id": r.trace_id,
+    }
