@@ -12,12 +12,13 @@ from typing import Any, Literal
 import psutil
 
 from llmtrace.bench import generation
+from llmtrace.bench.generation import RequestFailedError
 from llmtrace.bench.levers import Lever, Variant
 from llmtrace.bench.models import Subject, load
 from llmtrace.bench.prompts import Prompt, Prompts, random_ids
 from llmtrace.bench.settings import ModelChoice
 from llmtrace.bench.tracing import WARMUP_TRACE, Trace, collector_frozen
-from llmtrace.bench.trials import WARMUP_IDS, Progress, Trials
+from llmtrace.bench.trials import WARMUP_IDS, Progress, Trials, longest_first
 from llmtrace.records import RequestRecord
 
 SideName = Literal["before", "after"]
@@ -87,7 +88,7 @@ class Bench:
         self._progress = progress
 
     def tried(self, lever: Lever) -> Tried:
-        """Try *lever*; Ctrl-C ends it and keeps what has been measured.
+        """Try *lever*; Ctrl-C ends it and keeps what has been measured, and so does a failure.
 
         Raises:
             LlmtraceError: It cannot be done here; the message says why.
@@ -103,6 +104,9 @@ class Bench:
             else:
                 found.interleaved = False
                 self._in_turn(found)
+        except RequestFailedError:
+            if not all(side.single.records for side in found.sides):
+                raise
         except KeyboardInterrupt:
             found.interrupted = True
         finally:
@@ -231,16 +235,19 @@ class _Run:
 
     def ask(self, what: str, index: int) -> None:
         """Run request *index*, whose prompt is the same on both sides."""
-        self._side.of(what).records.append(self._asked(what, index, index))
+        trials = self._side.of(what)
+        try:
+            trials.records.append(self._asked(what, index, index))
+        except RequestFailedError as error:
+            trials.failure = str(error)
+            raise
         self._trace.keep(self._file)
 
     def _warm_up(self, what: str, index: int) -> None:
-        record = self._asked(what, self._before_all(index), index)
+        order = longest_first(self._prompts)
+        number = WARMUP_IDS * len(order) + order[index % len(order)]
+        record = self._asked(what, number, index)
         self._side.of(what).warmup.append(record)
-
-    def _before_all(self, index: int) -> int:
-        """Return the number of a prompt that no request that counts has."""
-        return WARMUP_IDS * self._prompts.kinds + index
 
     def _asked(self, what: str, number: int, seed: int) -> RequestRecord:
         prompt = self._prompts.prompt(number) if what == "single" else self._batch(number)
@@ -264,7 +271,7 @@ class _Run:
 
         for device in devices:
             torch.cuda.reset_peak_memory_stats(device)
-        self._asked("single", self._before_all(0), 0)
+        self._warm_up("single", 0)
         return sum(int(torch.cuda.max_memory_allocated(d)) for d in devices)
 
 
