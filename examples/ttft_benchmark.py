@@ -1,8 +1,8 @@
-"""Time to first token over many requests: mean, median, P95, standard deviation, a histogram.
+r"""Time to first token over many requests: mean, median, P95, standard deviation, a histogram.
 
 Run it::
 
-    python examples/ttft_benchmark.py --model_path ./llama2-7b-4bit \\
+    python examples/ttft_benchmark.py --model_path ./llama2-7b-4bit \
         --prompt_file prompts.txt --trials 100
 
 The last line reads ``TTFT_mean=362.4ms, TTFT_p95=412.8ms, std=28.3ms``. ``--model_path demo``

@@ -9,9 +9,8 @@ from typing import Any
 from llmtrace.analysis.comparison import METHOD, Line, compare, itl_spread
 from llmtrace.analysis.latency import prompt_tokens
 from llmtrace.analysis.report import Report, build_report
-from llmtrace.analysis.summary import summarise
 from llmtrace.bench import cautions, result
-from llmtrace.bench.cautions import Caution
+from llmtrace.bench.cautions import FEWEST_FOR_P95, Caution
 from llmtrace.bench.levers import Unavailable
 from llmtrace.bench.pairs import KINDS, Side, Tried, trace_name
 from llmtrace.records import RequestRecord
@@ -73,8 +72,8 @@ def evaluate(
         interrupted: Ctrl-C ended it.
     """
     outcomes = tuple(_outcome(one, rows) for one in tried)
-    doubts = [caution for one in tried for caution in _doubts(one)]
-    return Settings(outcomes, tuple(unavailable), (*doubts, *about_machine), interrupted)
+    doubts = (*_doubts(tried), *about_machine)
+    return Settings(outcomes, tuple(unavailable), doubts, interrupted)
 
 
 def _outcome(tried: Tried, rows: int | None) -> Outcome:
@@ -127,17 +126,20 @@ def verdict(line: Line) -> str:
     return VERDICTS[line.outcome]
 
 
-def _doubts(tried: Tried) -> list[Caution]:
-    return [
-        replace(caution, text=f"{tried.lever.name}, {side.name}: {caution.text}")
-        for side in tried.sides
-        for caution in (*_of_requests(side), *cautions.of_trials(side.batches))
+def _doubts(tried: Sequence[Tried]) -> list[Caution]:
+    """Return the cautions of each side's requests, and one against few of them."""
+    found = [
+        replace(caution, text=f"{one.lever.name}, {side.name}: {caution.text}")
+        for one in tried
+        for side in one.sides
+        for kind in KINDS
+        for caution in cautions.of_trials(side.of(kind))
     ]
-
-
-def _of_requests(side: Side) -> list[Caution]:
-    few = cautions.few(summarise(r.ttft_s for r in side.single.counted), "TTFT")
-    return cautions.of_trials(side.single) + few
+    least = min((len(side.single.counted) for one in tried for side in one.sides), default=None)
+    if least is not None and least < FEWEST_FOR_P95:
+        text = f"Only {least} requests count on one side: small differences cannot be seen."
+        found.append(Caution("few_trials", text))
+    return found
 
 
 def as_object(found: Settings, header: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
-from llmtrace.bench.models import Subject
+from llmtrace.bench.models import DEMO, Subject
 from llmtrace.bench.settings import ATTENTIONS, Generation, ModelChoice, PromptChoice
 from llmtrace.errors import ConfigError
 
@@ -163,11 +163,18 @@ def _quantization(_: Subject, base: Variant) -> Found:
         name = f"quantization-{kind}"
         if base.choice.quantization == kind:
             yield Unavailable(name, "it is what the model has before")
+        elif _is_gguf(base.choice):
+            yield Unavailable(name, "transformers does not quantize what comes from a GGUF file")
         elif find_spec("bitsandbytes") is None:
             yield Unavailable(name, "bitsandbytes is not installed")
         else:
             choice = replace(base.choice, quantization=kind)
             yield Lever(name, f"{kind} weights", base, replace(base, choice=choice, said=kind))
+
+
+def _is_gguf(choice: ModelChoice) -> bool:
+    named = choice.model or ""
+    return bool(choice.gguf_file) or named == DEMO or named.endswith(".gguf")
 
 
 def _sampling(_: Subject, base: Variant) -> Found:

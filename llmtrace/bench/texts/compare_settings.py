@@ -56,7 +56,7 @@ def _lever(outcome: Outcome) -> RenderableType:
         Text(f"before: {tried.before.variant.said}; after: {tried.after.variant.said}"),
         Text(f"{counted} before, {others} after; {order}"),
         table,
-        *(small_print(f"{name} (before): {said}") for name, said in settings),
+        small_print("before: " + "; ".join(f"{name} {said}" for name, said in settings)),
     )
 
 
