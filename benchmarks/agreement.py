@@ -5,8 +5,8 @@ and definitions can differ. *In turn*: a request measured as ``llmtrace bench`` 
 timed by the stopwatch with llmtrace turned off, the order changing from pair to pair; what llmtrace
 costs is in the difference, and so is the machine's noise, of which the interval tells.
 
-Exit code 0: every median agrees within ``--within`` percent, or differs by no more than chance; 1:
-one does not.
+Exit code 0: every median agrees within ``--within`` percent; 1: one does not, by more than chance;
+3: of one it cannot be told.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import stopwatch
 
 import llmtrace
-from benchmarks import stopwatch
 from llmtrace.bench import environment, generation, outputs
 from llmtrace.bench.models import Subject
 from llmtrace.bench.prompts import Prompt, random_ids
@@ -49,10 +49,12 @@ class Figure:
     """Of it: pairs drawn anew, 95 %."""
     pairs: int
 
-    def agrees(self, within: float) -> bool:
-        """Say whether they agree within so many percent, or can not be told apart."""
+    def verdict(self, within: float) -> str:
+        """Say whether they agree within so many percent."""
+        if abs(self.off_percent) <= within:
+            return "agrees"
         low, high = self.interval_percent
-        return abs(self.off_percent) <= within or low <= 0 <= high
+        return "DIFFERS" if low > within or high < -within else "cannot be told"
 
 
 def figure(name: str, way: str, ours: list[float], theirs: list[float]) -> Figure:
@@ -95,7 +97,11 @@ class Comparison:
     def __init__(self, model: Any, arguments: argparse.Namespace, tracing: Tracing) -> None:
         self._subject = Subject(model, None, ModelChoice(random_weights="in memory"))
         self._arguments, self._tracing = arguments, tracing
-        self._plan = Generation(max_new_tokens=arguments.max_new_tokens, cache=arguments.cache)
+        self._plan = Generation(
+            max_new_tokens=arguments.max_new_tokens,
+            cache="static" if arguments.compile else arguments.cache,
+            compile=arguments.compile,
+        )
         self._how = generation.arguments(self._subject, self._plan)
         self._how.pop("max_new_tokens")
 
@@ -215,7 +221,7 @@ def all_figures(arguments: argparse.Namespace, show: Callable[[Figure], None]) -
         comparison = Comparison(model, arguments, Tracing(folder))
         parts = [latencies(comparison)]
         parts += [batches(comparison, rows) for rows in arguments.batch]
-        if arguments.cache == "dynamic":
+        if arguments.cache == "dynamic" and not arguments.compile:
             parts.append(cache(comparison, model, arguments.max_new_tokens))
         for part in parts:
             for one in part:
@@ -230,12 +236,13 @@ def main() -> int:
     parser.description = (__doc__ or "").splitlines()[0]
     parser.add_argument("--within", type=float, default=2.0, metavar="PERCENT")
     parser.add_argument("--cache", choices=("dynamic", "static"), default="dynamic")
+    parser.add_argument("--compile", action="store_true", help="a static cache, compiled")
     parser.set_defaults(batch=[4])
     arguments = parser.parse_args()
 
     def show(one: Figure) -> None:
         low, high = one.interval_percent
-        said = "agrees" if one.agrees(arguments.within) else "DIFFERS"
+        said = one.verdict(arguments.within)
         print(
             f"{one.name:16} {one.way:40} {one.llmtrace:14.6g} {one.stopwatch:14.6g} "
             f"{one.off_percent:+7.2f} % ({low:+.2f} to {high:+.2f})  {said}",
@@ -244,19 +251,22 @@ def main() -> int:
 
     print(f"{'':16} {'':40} {'llmtrace':>14} {'stopwatch':>14} {'off':>9}")
     found = all_figures(arguments, show)
-    good = all(one.agrees(arguments.within) for one in found)
+    verdicts = {one.verdict(arguments.within) for one in found}
     if arguments.json:
         made = {
             "within_percent": arguments.within,
-            "agrees": good,
+            "verdicts": sorted(verdicts),
             "prompt_tokens": arguments.prompt_tokens,
             "max_new_tokens": arguments.max_new_tokens,
             "cache": arguments.cache,
-            "figures": [asdict(one) for one in found],
+            "compile": arguments.compile,
+            "figures": [{**asdict(one), "verdict": one.verdict(arguments.within)} for one in found],
             "environment": environment.environment(),
         }
         Path(arguments.json).write_text(outputs.to_json(made) + "\n")
-    return 0 if good else 1
+    if "DIFFERS" in verdicts:
+        return 1
+    return 3 if "cannot be told" in verdicts else 0
 
 
 if __name__ == "__main__":

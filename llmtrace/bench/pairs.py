@@ -52,8 +52,8 @@ class Side:
     batches: Trials = field(default_factory=Trials)
     peak_memory_bytes: int | None = None
     """Most that torch's allocator held during a request, in the model it ran on and for it."""
-    kept: dict[str, Any] = field(default_factory=dict)
-    """The static cache that its requests reuse, or its length."""
+    kept: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The static cache that requests of each kind reuse, or its length."""
 
     def of(self, what: str) -> Trials:
         """Return its single requests, or its batches."""
@@ -252,7 +252,7 @@ class _Run:
     def _asked(self, what: str, number: int, seed: int) -> RequestRecord:
         prompt = self._prompts.prompt(number) if what == "single" else self._batch(number)
         model = self._subject.model
-        with _own_cache(model, self._side.kept):
+        with _own_cache(model, self._side.kept.setdefault(what, {})):
             return generation.ask(self._subject, prompt, self._side.variant.plan, seed=seed)
 
     def _batch(self, number: int) -> Prompt:
@@ -283,7 +283,7 @@ def _load(choice: ModelChoice) -> Subject:
 
 @contextmanager
 def _own_cache(model: Any, kept: dict[str, Any]) -> Iterator[None]:
-    """Let a request find the static cache that its own side left behind, and no other."""
+    """Let a request find the static cache that its own side and kind left behind, and no other."""
     for name in _KEPT:
         vars(model).pop(name, None)
     vars(model).update(kept)
@@ -293,6 +293,8 @@ def _own_cache(model: Any, kept: dict[str, Any]) -> Iterator[None]:
         for name in _KEPT:
             if name in vars(model):
                 kept[name] = vars(model).pop(name)
+        if hasattr(model, "_reset_cache"):  # 4.38: each layer holds its part, for whoever comes
+            model._reset_cache()  # noqa: SLF001
 
 
 def _devices(subject: Subject) -> list[Any]:
