@@ -18,15 +18,22 @@ SAYS = {
 SERVED = {"fastapi_stream.py"}
 """Those that run until they are stopped: test_serving.py."""
 
+OF_TWO = ("--model_path", "demo", "--prompt_file", "prompts.txt", "--trials", "2")
 MEASURES = {
     "ttft_benchmark.py": (
-        ("--model_path", "demo", "--prompt_file", "prompts.txt", "--trials", "4"),
+        "ttft",
+        OF_TWO,
         r"^TTFT_mean=[\d.]+ms, TTFT_p95=[\d.]+ms, std=[\d.]+ms$",
     ),
+    "itl_profiler.py": (
+        "itl",
+        (*OF_TWO, "--max-new-tokens", "6"),
+        r"^ITL_p50=[\d.]+ms, ITL_p95=[\d.]+ms, ITL_p99=[\d.]+ms, ITL_max=[\d.]+ms$",
+    ),
 }
-"""What the measuring programs are given, and what they say."""
+"""The measuring programs: their tool, what they are given, and what they say."""
 
-WITHOUT_TOOL = {"itl_profiler.py": "itl", "tgs_stress_test.py": "tgs", "kv_cache_analyzer.py": "kv"}
+WITHOUT_TOOL = {"tgs_stress_test.py": "tgs", "kv_cache_analyzer.py": "kv"}
 """Programs whose tool is not there yet: they belong into MEASURES with it."""
 
 
@@ -63,7 +70,7 @@ def test_example(name, tmp_path):
 def test_measuring_program(name, tmp_path):
     """With the arguments of the field report it says what that says; its files are where asked."""
     (tmp_path / "prompts.txt").write_text("The capital of France is\nOnce upon a time\n")
-    arguments, says = MEASURES[name]
+    _, arguments, says = MEASURES[name]
     done = run(name, tmp_path, *arguments, "--out", "out")
     assert re.search(says, done.stdout, re.MULTILINE), done.stdout
     assert {".json", ".csv", ".png", ".jsonl"} <= {f.suffix for f in (tmp_path / "out").iterdir()}
