@@ -7,7 +7,8 @@ import time
 import pytest
 from transformers import LlamaForCausalLM, LogitsProcessorList
 
-from llmtrace.bench import generation, pairs
+from llmtrace.bench import generation
+from llmtrace.bench.compare_settings import memory
 from llmtrace.cli import main
 from llmtrace.errors import ConfigError
 from tests.integration.test_bench_ttft import SHAPE
@@ -110,7 +111,7 @@ class TestLevers:
 
     def test_both_models_do_not_fit(self, bench, monkeypatch):
         """Then one comes after the other, and that is said; the next lever has its model again."""
-        monkeypatch.setattr(pairs, "_fits_beside", lambda subject: False)
+        monkeypatch.setattr(memory, "fits_beside", lambda subject: False)
         code, found, printed = bench("attention,sampling")
         assert code == 0
         by_name = {lever["lever"]: lever for lever in found["levers"]}

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from llmtrace.analysis.intervals import draw_std
-from llmtrace.bench import compare_settings, outputs
-from llmtrace.bench.levers import LEVERS, Lever, Unavailable, Variant
-from llmtrace.bench.pairs import Side, Tried
+from llmtrace.bench import outputs
+from llmtrace.bench.compare_settings import evaluation, output
+from llmtrace.bench.compare_settings.levers import LEVERS, Lever, Unavailable, Variant
+from llmtrace.bench.compare_settings.sides import Side, Tried
 from llmtrace.bench.settings import Generation, ModelChoice, PromptChoice
 from llmtrace.bench.texts import compare_settings as text
 from llmtrace.bench.trials import Trials
@@ -43,7 +44,7 @@ def tried(before, after, memory=(None, None), **more):
 
 def lines(*args, rows=None, **more):
     """The lines of one lever, by their names."""
-    (outcome,) = compare_settings.evaluate([tried(*args, **more)], [], rows).outcomes
+    (outcome,) = evaluation.evaluate([tried(*args, **more)], [], rows).outcomes
     return {line.name: line for line in outcome.lines}
 
 
@@ -51,7 +52,7 @@ class TestVerdicts:
     def test_better_and_worse(self):
         """TTFT that halves is better, gaps that double are worse, and so is the rate."""
         found = lines(requests(0.2, 0.01), requests(0.1, 0.02))
-        verdicts = {name: compare_settings.verdict(line) for name, line in found.items()}
+        verdicts = {name: evaluation.verdict(line) for name, line in found.items()}
         assert verdicts["TTFT p50"] == "better"
         assert verdicts["ITL p95"] == "worse"
         assert found["TTFT p50"].change == pytest.approx(-0.5, abs=0.01)
@@ -61,22 +62,20 @@ class TestVerdicts:
     def test_the_same_twice(self):
         """Two sides that are alike cannot be told apart."""
         found = lines(*[requests(0.2, 0.01, jitter=0.001)] * 2)
-        assert {compare_settings.verdict(line) for line in found.values()} == {
-            "no difference to be seen"
-        }
+        assert {evaluation.verdict(line) for line in found.values()} == {"no difference to be seen"}
 
     def test_too_few(self):
         """Of three requests nothing is said."""
         found = lines(requests(0.2, 0.01, 3), requests(0.1, 0.01, 3))
-        assert compare_settings.verdict(found["TTFT p50"]) == "too few requests to tell"
+        assert evaluation.verdict(found["TTFT p50"]) == "too few requests to tell"
         assert found["TTFT p50"].interval is None
 
     def test_spread_of_gaps(self):
         """Gaps of the same mean that vary less are better in their deviation alone."""
         found = lines(requests(0.2, 0.02, jitter=0.01), requests(0.2, 0.02, jitter=0.001))
         assert found["ITL std"].change == pytest.approx(-0.9)
-        assert compare_settings.verdict(found["ITL std"]) == "better"
-        assert compare_settings.verdict(found["TTFT p50"]) == "no difference to be seen"
+        assert evaluation.verdict(found["ITL std"]) == "better"
+        assert evaluation.verdict(found["TTFT p50"]) == "no difference to be seen"
 
     def test_memory(self):
         """A peak has no chance in it, but half a percent is no difference."""
@@ -86,14 +85,14 @@ class TestVerdicts:
             ((1000, 1200), "worse"),
             ((1000, 1004), "no difference to be seen"),
         ):
-            assert compare_settings.verdict(lines(*same, memory=held)["peak memory"]) == said
+            assert evaluation.verdict(lines(*same, memory=held)["peak memory"]) == said
         assert "peak memory" not in lines(*same, memory=(1000, None))
 
     def test_cold_requests_do_not_count(self):
         """They are left out, and that is said of the side that they are of."""
         cold = requests(9.0, 0.01, 2, cold=True, cold_reasons=("compilation",))
         one = tried(requests(0.2, 0.01), [*cold, *requests(0.2, 0.01)])
-        found = compare_settings.evaluate([one], [], None)
+        found = evaluation.evaluate([one], [], None)
         assert found.outcomes[0].lines[0].samples == (33, 33)
         assert [c.code for c in found.cautions] == ["cold"]
         assert found.cautions[0].text.startswith("a-lever, after: 2 requests")
@@ -103,7 +102,7 @@ class TestVerdicts:
         one = tried(requests(0.2, 0.01), requests(0.2, 0.01))
         for side, rate in zip(one.sides, (40.0, 60.0), strict=True):
             side.batches.records = requests(0.2, 0.01, tgs=rate, batch_size=4)
-        (outcome,) = compare_settings.evaluate([one], [], 4).outcomes
+        (outcome,) = evaluation.evaluate([one], [], 4).outcomes
         (line,) = (x for x in outcome.lines if x.name == "TGS at 4 concurrent")
         assert (line.before, line.after, line.change) == (40, 60, pytest.approx(0.5))
 
@@ -140,12 +139,12 @@ class TestStandardDeviation:
 class TestOutputs:
     def test_json_is_strict_and_has_the_conditions(self):
         """Settings, lines and reports of both sides; what could not be tried, with its reason."""
-        found = compare_settings.evaluate(
+        found = evaluation.evaluate(
             [tried(requests(0.2, 0.01), requests(0.1, 0.01), memory=(0, 10))],
             [Unavailable("another", "there is no such device")],
             None,
         )
-        made = json.loads(outputs.to_json(compare_settings.as_object(found, {"schema": "s"})))
+        made = json.loads(outputs.to_json(output.as_object(found, {"schema": "s"})))
         (lever,) = made["levers"]
         assert made["unavailable"] == [{"lever": "another", "reason": "there is no such device"}]
         assert [line["name"] for line in lever["lines"]] == [
@@ -162,7 +161,7 @@ class TestOutputs:
 
     def test_text(self):
         """The measure, both values, the verdict; what could not be tried; how it was done."""
-        found = compare_settings.evaluate(
+        found = evaluation.evaluate(
             [tried(requests(0.2, 0.01), requests(0.1, 0.01), interleaved=False)],
             [Unavailable("another", "there is no such device")],
             None,
@@ -177,17 +176,17 @@ class TestOutputs:
 
     def test_nothing_measured(self):
         """All three outputs say so."""
-        found = compare_settings.evaluate([], [Unavailable("a", "b")], None, interrupted=True)
-        assert compare_settings.rows(found) == []
-        assert compare_settings.as_object(found, {})["levers"] == []
+        found = evaluation.evaluate([], [Unavailable("a", "b")], None, interrupted=True)
+        assert output.rows(found) == []
+        assert output.as_object(found, {})["levers"] == []
         assert "Not measured" in text.render(found, HEADER)
 
     def test_rows(self):
         """A line of CSV for each request, with the columns that the file has."""
-        found = compare_settings.evaluate(
+        found = evaluation.evaluate(
             [tried(requests(0.2, 0.01, 2), requests(0.1, 0.01, 3))], [], None
         )
-        rows = compare_settings.rows(found)
+        rows = output.rows(found)
         assert [(r["side"], r["trial"]) for r in rows] == [
             ("before", 0),
             ("before", 1),
@@ -195,7 +194,7 @@ class TestOutputs:
             ("after", 1),
             ("after", 2),
         ]
-        assert all(set(row) == set(compare_settings.COLUMNS) for row in rows)
+        assert all(set(row) == set(output.COLUMNS) for row in rows)
 
 
 def test_help_names_every_lever(capsys):

@@ -6,7 +6,7 @@ from typing import Any
 
 from llmtrace.analysis.comparison import Line
 from llmtrace.bench.charts.style import BLUE, GREY, ORANGE, RED, figure
-from llmtrace.bench.compare_settings import VERDICTS, Settings, verdict
+from llmtrace.bench.compare_settings.evaluation import VERDICTS, Settings, verdict
 
 COLOURS = dict(zip(VERDICTS.values(), (BLUE, RED, GREY, ORANGE), strict=True))
 _LEAST = 0.02

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from llmtrace.analysis.comparison import METHOD, Line
 from llmtrace.analysis.intervals import FEWEST_REQUESTS
-from llmtrace.bench.compare_settings import VERDICTS, Outcome, Settings, verdict
+from llmtrace.bench.compare_settings.evaluation import VERDICTS, Outcome, Settings, verdict
 from llmtrace.bench.texts.parts import cautions, heading
 from llmtrace.reports.compare_text import percent
 from llmtrace.reports.printing import printed

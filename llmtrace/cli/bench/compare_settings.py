@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from llmtrace.cli.bench import options, running
 
 if TYPE_CHECKING:
-    from llmtrace.bench.levers import Lever, Unavailable
-    from llmtrace.bench.pairs import Bench, Tried
+    from llmtrace.bench.compare_settings.levers import Lever, Unavailable
+    from llmtrace.bench.compare_settings.pairs import Bench
+    from llmtrace.bench.compare_settings.sides import Tried
     from llmtrace.bench.trials import Progress
 
 ALL = "all"
@@ -54,9 +55,9 @@ def add_parser(tools: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Measure, write, print."""
     running.need()
-    from llmtrace.bench import cautions, environment, generation, levers, outputs, pairs, result
-    from llmtrace.bench import compare_settings as tool
+    from llmtrace.bench import cautions, environment, generation, outputs, result
     from llmtrace.bench.charts import compare_settings as chart
+    from llmtrace.bench.compare_settings import evaluation, levers, output, pairs, sides
     from llmtrace.bench.prompts import Prompts
     from llmtrace.bench.texts import compare_settings as text
     from llmtrace.bench.tracing import traced
@@ -64,15 +65,15 @@ def run(arguments: argparse.Namespace) -> int:
 
     plan, prompts = options.generation(arguments), options.prompt_choice(arguments)
     names = _names(arguments.levers, tuple(levers.LEVERS))
-    folder = outputs.OutputFolder(arguments.out, pairs.TOOL, overwrite=arguments.overwrite)
+    folder = outputs.OutputFolder(arguments.out, sides.TOOL, overwrite=arguments.overwrite)
     subject = running.loaded(arguments)
     longest = max(Prompts(subject, prompts, plan.seed).lengths)
     generation.check(subject, plan, longest, force=arguments.force)
     base = levers.Variant(subject.choice, plan, prompts)
     found = levers.levers(names, subject, base)
     about = environment.environment()
-    header = result.header(pairs.TOOL, subject, plan, about)
-    how = pairs.PairPlan(
+    header = result.header(sides.TOOL, subject, plan, about)
+    how = sides.PairPlan(
         arguments.trials, arguments.warmup, arguments.at_concurrency, arguments.force
     )
     other_work = cautions.OtherWork()
@@ -80,13 +81,13 @@ def run(arguments: argparse.Namespace) -> int:
         bench = pairs.Bench(subject, how, trace, progress)
         del subject  # a model that does not fit beside it needs its place
         tried, unavailable, interrupted = _try(bench, found, progress)
-    settings = tool.evaluate(
+    settings = evaluation.evaluate(
         tried, unavailable, how.rows, cautions.busy(other_work.share(), about["gpus"]),
         interrupted=interrupted,
     )  # fmt: skip
-    made = tool.as_object(settings, header)
+    made = output.as_object(settings, header)
     folder.write_json(made)
-    folder.write_csv(tool.rows(settings), tool.COLUMNS)
+    folder.write_csv(output.rows(settings), output.COLUMNS)
     picture = chart.draw(settings, result.subtitle(header))
     if picture is not None:
         folder.write_figure(picture)
@@ -112,7 +113,7 @@ def _try(
     bench: Bench, found: list[Lever | Unavailable], progress: Progress
 ) -> tuple[list[Tried], list[Unavailable], bool]:
     """Try what can be tried; return it, what could not be, and whether Ctrl-C ended it."""
-    from llmtrace.bench.levers import Unavailable
+    from llmtrace.bench.compare_settings.levers import Unavailable
     from llmtrace.errors import LlmtraceError
 
     tried: list[Tried] = []

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from llmtrace.analysis.comparison import METHOD, Line, compare, itl_spread
-from llmtrace.analysis.latency import prompt_tokens
+from llmtrace.analysis.comparison import Line, compare, itl_spread
 from llmtrace.analysis.report import Report, build_report
-from llmtrace.bench import cautions, result
+from llmtrace.bench import cautions
 from llmtrace.bench.cautions import FEWEST_FOR_P95, Caution
-from llmtrace.bench.levers import Unavailable
-from llmtrace.bench.pairs import KINDS, Side, Tried, trace_name
-from llmtrace.records import RequestRecord
-from llmtrace.reports.json_report import as_object as report_object
+from llmtrace.bench.compare_settings.levers import Unavailable
+from llmtrace.bench.compare_settings.sides import KINDS, Tried
 
 FIGURES = ("TTFT p50", "ITL p95", "TGS request mean")
 """Of those that a comparison has."""
@@ -26,10 +22,6 @@ VERDICTS = {
     "within noise": "no difference to be seen",
     "undecided": "too few requests to tell",
 }
-COLUMNS = (
-    "lever", "side", "kind", "trial", "rows", "prompt_tokens", "output_tokens", "ttft_s", "tpot_s",
-    "tgs", "kv_cache_bytes", "counted", "cold_reasons", "clock", "trace_id",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,83 +132,3 @@ def _doubts(tried: Sequence[Tried]) -> list[Caution]:
         text = f"Only {least} requests count on one side: small differences cannot be seen."
         found.append(Caution("few_trials", text))
     return found
-
-
-def as_object(found: Settings, header: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the result for JSON."""
-    return {
-        **header,
-        "interrupted": found.interrupted,
-        "method": METHOD,
-        "levers": [_lever(outcome) for outcome in found.outcomes],
-        "unavailable": [{"lever": one.name, "reason": one.reason} for one in found.unavailable],
-        "cautions": result.cautions_of(found.cautions),
-    }
-
-
-def _lever(outcome: Outcome) -> dict[str, Any]:
-    tried = outcome.tried
-    return {
-        "lever": tried.lever.name,
-        "measure": tried.lever.measure,
-        "interleaved": tried.interleaved,
-        "interrupted": tried.interrupted,
-        "lines": [_line(line) for line in outcome.lines],
-        "before": _side(tried, tried.before, outcome.before),
-        "after": _side(tried, tried.after, outcome.after),
-    }
-
-
-def _line(line: Line) -> dict[str, Any]:
-    return {
-        "name": line.name,
-        "unit": line.unit,
-        "before": line.before,
-        "after": line.after,
-        "change": line.change,
-        "interval": None if line.interval is None else [line.interval.low, line.interval.high],
-        "samples": list(line.samples),
-        "verdict": verdict(line),
-    }
-
-
-def _side(tried: Tried, side: Side, report: Report) -> dict[str, Any]:
-    return {
-        "settings": side.variant.said,
-        "generation": asdict(side.variant.plan),
-        "trace": trace_name(tried.lever, side),
-        "warmup": result.warmup_of(side.single),
-        "peak_memory_bytes": side.peak_memory_bytes,
-        "report": report_object(report),
-    }
-
-
-def rows(found: Settings) -> list[dict[str, Any]]:
-    """Return one line of CSV for each request."""
-    return [
-        _row(outcome.tried, side, kind, trial, record)
-        for outcome in found.outcomes
-        for side in outcome.tried.sides
-        for kind in KINDS
-        for trial, record in enumerate(side.of(kind).records)
-    ]
-
-
-def _row(tried: Tried, side: Side, kind: str, trial: int, r: RequestRecord) -> dict[str, Any]:
-    return {
-        "lever": tried.lever.name,
-        "side": side.name,
-        "kind": kind,
-        "trial": trial,
-        "rows": r.batch_size,
-        "prompt_tokens": prompt_tokens(r),
-        "output_tokens": r.output_tokens,
-        "ttft_s": r.ttft_s,
-        "tpot_s": r.tpot_s,
-        "tgs": r.tgs,
-        "kv_cache_bytes": r.kv_cache_bytes,
-        "counted": int(r.error is None and not r.cold),
-        "cold_reasons": " ".join(r.cold_reasons),
-        "clock": r.clock,
-        "trace_id": r.trace_id,
-    }
