@@ -24,6 +24,7 @@ import numpy as np
 import stopwatch
 
 import llmtrace
+from llmtrace.analysis.report import build_report
 from llmtrace.bench import environment, generation, outputs
 from llmtrace.bench.models import Subject
 from llmtrace.bench.prompts import Prompt, random_ids
@@ -136,6 +137,24 @@ class Comparison:
             timed = self._timed(ids, every=every)
         return records[0], timed
 
+    @property
+    def rounds(self) -> int:
+        """How often threads are run: each time for some requests each."""
+        return max(3, self._arguments.trials // 4)
+
+    def threads(self, count: int, turn: int) -> tuple[list[RequestRecord], dict[str, Any]]:
+        """Have both watch requests of *count* threads, four of each."""
+        tokens, first = self._arguments.max_new_tokens, 4 * count * turn
+
+        def prompt(number: int) -> Any:
+            return self.ids(first + number, 1)
+
+        with self._tracing.on():
+            self._settle(self.ids(0, 1))
+            with llmtrace.capture() as records:
+                timed = stopwatch.threads(self._subject.model, prompt, tokens, count, 4)
+        return records, timed
+
     def warm_up(self, rows: int) -> None:
         """Run what is measured, before it is."""
         for number in range(self._arguments.warmup):
@@ -204,6 +223,17 @@ def batches(comparison: Comparison, rows: int) -> Iterator[Figure]:
         yield of(run(rows, every=False), f"TGS, batch of {rows}", way, "tgs", "tgs")
 
 
+def at_once(comparison: Comparison, count: int) -> Iterator[Figure]:
+    """Compare the tokens per second of so many threads at a time, run again and again."""
+    ours, theirs = [], []
+    for turn in range(comparison.rounds):
+        records, timed = comparison.threads(count, turn)
+        levels = {level.running: level.tgs for level in build_report(records).tgs.by_concurrency}
+        ours.append(levels[count])
+        theirs.append(timed["tgs"])
+    yield figure(f"TGS, {count} threads", "same request", ours, theirs)
+
+
 def cache(comparison: Comparison, model: Any, tokens: int) -> Iterator[Figure]:
     """Compare the bytes of the KV cache; they are counted, so they must be the same."""
     ids = comparison.ids(0, 1)
@@ -221,6 +251,8 @@ def all_figures(arguments: argparse.Namespace, show: Callable[[Figure], None]) -
         comparison = Comparison(model, arguments, Tracing(folder))
         parts = [latencies(comparison)]
         parts += [batches(comparison, rows) for rows in arguments.batch]
+        if not arguments.compile:
+            parts += [at_once(comparison, count) for count in arguments.threads]
         if arguments.cache == "dynamic" and not arguments.compile:
             parts.append(cache(comparison, model, arguments.max_new_tokens))
         for part in parts:
@@ -237,7 +269,7 @@ def main() -> int:
     parser.add_argument("--within", type=float, default=2.0, metavar="PERCENT")
     parser.add_argument("--cache", choices=("dynamic", "static"), default="dynamic")
     parser.add_argument("--compile", action="store_true", help="a static cache, compiled")
-    parser.set_defaults(batch=[4])
+    parser.set_defaults(batch=[4], threads=[4])
     arguments = parser.parse_args()
 
     def show(one: Figure) -> None:

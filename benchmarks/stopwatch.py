@@ -104,7 +104,7 @@ def request(model: Any, ids: torch.Tensor, tokens: int, *, every: bool = False, 
 def threads(
     model: Any, prompt: Callable[[int], torch.Tensor], tokens: int, count: int, each: int
 ) -> dict:
-    """Run *count* threads of *each* requests; rates are of the time in which all were busy.
+    """Run *count* threads of *each* requests; rates are of the time in which all had one running.
 
     A token is counted when the host has been told of it: without waiting for the device, which
     would wait for the other threads' work too.
@@ -132,11 +132,25 @@ def threads(
         worker.start()
     for worker in workers:
         worker.join()
-    begun = max(own[0]["start"] for own in results)
-    ended = min(own[-1]["times"][-1] for own in results)
-    seen = [t for own in results for r in own for t in r["times"] if begun < t <= ended]
-    alone = [len(r["times"]) / (r["times"][-1] - r["start"]) for own in results for r in own]
-    return {"tgs": len(seen) / (ended - begun), "tgs_per_request": statistics.mean(alone)}
+    every = [request for own in results for request in own]
+    windows = busy(every, count)
+    seen = [t for r in every for t in r["times"] if any(a < t <= b for a, b in windows)]
+    alone = [len(r["times"]) / (r["times"][-1] - r["start"]) for r in every]
+    return {
+        "tgs": len(seen) / sum(b - a for a, b in windows),
+        "tgs_per_request": statistics.mean(alone),
+    }
+
+
+def busy(requests: list[dict], count: int) -> list[tuple[float, float]]:
+    """Return the spans of time in which *count* requests ran, from start to last token."""
+    events = sorted([(r["start"], 1) for r in requests] + [(r["times"][-1], -1) for r in requests])
+    running, spans = 0, []
+    for (at, change), (after, _) in itertools.pairwise(events):
+        running += change
+        if running == count:
+            spans.append((at, after))
+    return spans
 
 
 def kv_bytes(model: Any, ids: torch.Tensor, tokens: int, **how: Any) -> int:

@@ -75,7 +75,8 @@ def test_both_say_the_same(agreement, arguments, monkeypatch):
     found = agreement.all_figures(arguments, shown.append)
     assert found == shown
     same = {f.name: f for f in found if f.way.startswith("same request")}
-    assert set(same) == {"TTFT", "TPOT", "ITL", "TGS, batch of 2"}
+    threads = {"TGS, 1 threads", "TGS, 2 threads"}
+    assert set(same) == {"TTFT", "TPOT", "ITL", "TGS, batch of 2", *threads}
     for figure in same.values():
         assert figure.pairs == 3
         assert abs(figure.off_percent) < 2
@@ -98,3 +99,14 @@ def test_the_stopwatch_alone(agreement, arguments):
     assert min(said["tgs_threads"].values()) > 0
     one = watch.request(model, watch.random_prompt(model, 8, 1), 1)
     assert "tpot_s" not in one
+
+
+def test_when_all_threads_are_busy(agreement):
+    """From the last start to the first end, as often as so many run."""
+    requests = [
+        {"start": start, "times": [start + 0.5, end]}
+        for start, end in [(0.0, 4.0), (1.0, 3.0), (3.5, 6.0), (5.0, 7.0)]
+    ]
+    busy = agreement.stopwatch.busy
+    assert busy(requests, 2) == [(1.0, 3.0), (3.5, 4.0), (5.0, 6.0)]
+    assert busy(requests, 3) == []

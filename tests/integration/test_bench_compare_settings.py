@@ -175,7 +175,7 @@ class TestOrder:
         assert [t for t, _, _ in counted] == [0.95, 0.8, 0.8, 0.95] * 2
         pairs_of = [counted[i : i + 2] for i in range(0, 8, 2)]
         assert all(a[1:] == b[1:] for a, b in pairs_of)
-        assert len({ids for _, ids, _ in asked}) == 4 + 1
+        assert len({ids for _, ids, _ in asked}) == 4 + 1  # one that warms up
         assert not {ids for _, ids, _ in asked[:-8]} & {ids for _, ids, _ in counted}
 
 

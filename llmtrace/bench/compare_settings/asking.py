@@ -8,7 +8,7 @@ from typing import Any
 
 from llmtrace.bench import generation
 from llmtrace.bench.compare_settings import memory
-from llmtrace.bench.compare_settings.sides import KINDS, PairPlan, Side
+from llmtrace.bench.compare_settings.sides import PairPlan, Side, kinds
 from llmtrace.bench.generation import RequestFailedError
 from llmtrace.bench.models import Subject
 from llmtrace.bench.prompts import Prompt, Prompts, random_ids
@@ -42,6 +42,7 @@ class Asker:
         longest = max(self._prompts.lengths)
         generation.check(subject, variant.plan, longest, force=plan.force)
         generation.prepare(subject, variant.plan)
+        self._kinds = kinds(plan)
 
     def ready(self, progress: Progress, beside: int = 0) -> None:
         """Warm up, and find out how much memory a request takes.
@@ -54,7 +55,7 @@ class Asker:
         progress(f"{side.variant.said}: warming up", 0, 1)
         memory.tidy()
         rounds = max(plan.warmup, self._prompts.kinds if plan.warmup else 0)
-        for what in KINDS if plan.rows else KINDS[:1]:
+        for what in self._kinds:
             for index in range(rounds):
                 self._warm_up(what, index)
         peak = self._peak_memory()
@@ -63,9 +64,9 @@ class Asker:
 
     def settle(self) -> None:
         """Run one more request that does not count: the other side may have moved things."""
-        if self._plan.warmup:
-            self._warm_up("single", 0)
-            self._trace.keep(WARMUP_TRACE)
+        for what in self._kinds if self._plan.warmup else ():
+            self._warm_up(what, 0)
+        self._trace.keep(WARMUP_TRACE)
 
     def ask(self, what: str, index: int) -> None:
         """Run request *index*, whose prompt is the same on both sides."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
 from llmtrace.bench.models import DEMO, Subject
+from llmtrace.bench.prompts import Prompts
 from llmtrace.bench.settings import ATTENTIONS, Generation, ModelChoice, PromptChoice
 from llmtrace.errors import ConfigError
 
@@ -84,7 +85,7 @@ def _static_cache_size(subject: Subject, base: Variant) -> Found:
 def _roomy(name: str, subject: Subject, base: Variant, said: str) -> Lever | Unavailable:
     """Return what it is to leave room only for what is generated."""
     wanted = base.plan.max_new_tokens
-    longest = max(base.prompts.lengths, default=0)
+    longest = max(Prompts(subject, base.prompts, base.plan.seed).lengths)
     most = ROOM if subject.longest is None else min(ROOM, subject.longest - longest)
     if most < 2 * wanted:
         return Unavailable(name, f"there is no room for much more than {wanted} new tokens")

@@ -9,7 +9,7 @@ from contextlib import contextmanager, redirect_stderr
 from llmtrace.bench.compare_settings import memory
 from llmtrace.bench.compare_settings.asking import Asker
 from llmtrace.bench.compare_settings.levers import Lever
-from llmtrace.bench.compare_settings.sides import KINDS, PairPlan, Side, Tried, trace_name
+from llmtrace.bench.compare_settings.sides import PairPlan, Side, Tried, kinds, trace_name
 from llmtrace.bench.generation import RequestFailedError
 from llmtrace.bench.models import Subject, load
 from llmtrace.bench.settings import ModelChoice
@@ -111,7 +111,7 @@ class Bench:
     def _ask(self, lever: Lever, *runs: Asker) -> None:
         """Run what counts, the order changing from pair to pair."""
         pairs = self._plan.trials
-        for what in KINDS if self._plan.rows else KINDS[:1]:
+        for what in kinds(self._plan):
             doing = lever.name if what == "single" else f"{lever.name}, batches"
             with collector_frozen():
                 for index in range(pairs):

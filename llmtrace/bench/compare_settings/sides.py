@@ -60,6 +60,11 @@ class Tried:
         return self.before, self.after
 
 
+def kinds(plan: PairPlan) -> tuple[str, ...]:
+    """Return the kinds of requests that are asked for."""
+    return KINDS if plan.rows else KINDS[:1]
+
+
 def trace_name(lever: Lever, side: Side) -> str:
     """Return the name of a side's trace file."""
     return f"{TOOL}-{lever.name}-{side.name}.jsonl"
