@@ -16,6 +16,7 @@ from llmtrace.analysis.intervals import (
     Draws,
     Interval,
     draw,
+    draw_std,
     interval,
 )
 from llmtrace.analysis.latency import PROMPT_BUCKETS, prompt_tokens
@@ -125,6 +126,16 @@ def compare(
         *_memory(old, new),
     ]
     return Comparison(old, new, tuple(lines))
+
+
+def itl_spread(before: Sequence[RequestRecord], after: Sequence[RequestRecord]) -> Line | None:
+    """Return how the standard deviation of the gaps changed; None where a side has no gap."""
+    sides = [gaps_of(records) for records in (before, after)]
+    samples = [
+        Sample(summarise(gaps.pooled()), draw_std(gaps.seconds, gaps.request, gaps.rows, seed=seed))
+        for seed, gaps in enumerate(sides, SEED)
+    ]
+    return next(iter(_lines("ITL", ("std",), *samples)), None)
 
 
 @dataclass(frozen=True, slots=True)

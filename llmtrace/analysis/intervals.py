@@ -105,6 +105,27 @@ def draw(
     return Draws(requests, figures)
 
 
+def draw_std(values: Values, request: Counts, rows: Counts, *, seed: int = SEED) -> Draws:
+    """Return the standard deviation of *values*, as ``std``, over draws of their requests.
+
+    Args:
+        values: One or more values per request.
+        request: Index of the request each is of.
+        rows: How often each counts.
+        seed: Two sets of requests are drawn independently only with two seeds.
+    """
+    owner = _numbered(request)
+    requests = int(owner.max()) + 1 if values.size else 0
+    if requests < FEWEST_REQUESTS:
+        return Draws(requests)
+    off = values - values.mean()
+    sums = [np.bincount(owner, rows * off**power, requests) for power in range(3)]
+    random = np.random.default_rng(seed)
+    times = random.multinomial(requests, np.full(requests, 1 / requests), DRAWS)
+    count, first, second = (times @ of for of in sums)
+    return Draws(requests, {"std": np.sqrt(np.maximum(second / count - (first / count) ** 2, 0))})
+
+
 def _numbered(request: Counts) -> Counts:
     """Return *request* with the requests that have no value left out of the count."""
     found: Counts = (np.cumsum(np.bincount(request) > 0) - 1)[request]

@@ -109,7 +109,7 @@ def ask(
 
     if plan.do_sample:
         torch.manual_seed(plan.seed + seed)
-    given = {**arguments(subject, plan), **beside}
+    given = arguments(subject, plan) | _ending(prompt, plan) | beside
     try:
         with api.capture() as records, api.request():
             subject.model.generate(**inputs(subject, prompt), **given)
@@ -119,6 +119,21 @@ def ask(
     if not records:
         raise LlmtraceError("a request was not recorded: is LLMTRACE_DISABLED set?")
     return records[0]
+
+
+def _ending(prompt: Prompt, plan: Generation) -> dict[str, Any]:
+    """Return what ends a request before ``max_new_tokens``, as an end-of-text token would."""
+    if plan.generated is None:
+        return {}
+    import torch
+    from transformers import StoppingCriteriaList
+
+    length = prompt.tokens + plan.generated
+
+    def reached(ids: Any, scores: Any, **_: Any) -> Any:  # noqa: ARG001 - the library's shape
+        return torch.full((), ids.shape[1] >= length, device=ids.device)
+
+    return {"stopping_criteria": StoppingCriteriaList([reached])}
 
 
 def inputs(subject: Subject, prompt: Prompt) -> dict[str, Any]:

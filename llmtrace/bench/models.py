@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -143,22 +144,45 @@ def _random(choice: ModelChoice) -> Subject:
 
 
 def _saved(choice: ModelChoice) -> Subject:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar
 
-    logging.disable_progress_bar()
+    disable_progress_bar()
     place, gguf = _place(choice)
     named: dict[str, Any] = {"gguf_file": gguf} if gguf else {}
     tokenizer = AutoTokenizer.from_pretrained(place, **named)
-    how = _how(choice)
-    if choice.dtype is None and choice.quantization == "none" and not gguf:
+    stored = None if gguf else _stored_quantization(AutoConfig.from_pretrained(place))
+    if stored and choice.quantization not in {"none", stored}:
+        raise ConfigError(
+            f"--quantization {choice.quantization}: {choice.model} was quantized before it was "
+            f"saved, as {stored}"
+        )
+    how = _how(replace(choice, quantization="none") if stored else choice)
+    if choice.dtype is None and not gguf and (stored or choice.quantization == "none"):
         how[_dtype_argument()] = "auto"
+    if stored:
+        # Such a model is made on its device: not every release can move it.
+        how.setdefault("device_map", {"": device_of(choice)})
+        choice = replace(choice, quantization=stored)
     model = AutoModelForCausalLM.from_pretrained(place, **named, **how)
     if choice.model == DEMO:
         model.config._name_or_path = demo.MODEL_NAME  # noqa: SLF001 - it would be a folder's name
     if choice.quantization == "none" and not choice.device_map:
         model = model.to(device_of(choice))
     return Subject(model, tokenizer, choice)
+
+
+def _stored_quantization(config: Any) -> str | None:
+    """Return what bitsandbytes made of a model before it was saved; None: nothing."""
+    said = getattr(config, "quantization_config", None) or {}
+    said = said if isinstance(said, dict) else said.to_dict()
+    if said.get("load_in_8bit"):
+        return "8bit"
+    if not said.get("load_in_4bit"):
+        return None
+    if said.get("bnb_4bit_quant_type") != "nf4":
+        return "4bit"
+    return "nf4-double" if said.get("bnb_4bit_use_double_quant") else "nf4"
 
 
 def _place(choice: ModelChoice) -> tuple[str, str | None]:
@@ -202,6 +226,9 @@ def transformers_release() -> tuple[int, ...]:
 
 def _quantization(choice: ModelChoice) -> Any:
     from transformers import BitsAndBytesConfig
+
+    # It writes a line per layer and token where it computes in another type, which takes time.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
     if choice.quantization == "8bit":
         return BitsAndBytesConfig(load_in_8bit=True)

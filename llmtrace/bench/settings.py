@@ -44,6 +44,8 @@ class Generation:
     seed: int = 0
     stop_at_eos: bool = False
     """Left out, every request has exactly ``max_new_tokens`` tokens: lengths are no variable."""
+    generated: int | None = None
+    """Tokens after which a request ends although ``max_new_tokens`` leaves room for more."""
 
 
 @dataclass(frozen=True, slots=True)

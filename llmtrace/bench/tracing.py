@@ -26,10 +26,16 @@ class Trace:
 
     def warmed_up(self) -> None:
         """Put what has been traced so far into a file of its own, which no figure is made from."""
+        self.keep(WARMUP_TRACE)
+
+    def keep(self, name: str) -> None:
+        """Append what has been traced since the last such call to the file *name* instead."""
         self._handle.flush(30)
         so_far = self._folder / TRACE
         if so_far.exists():
-            so_far.replace(self._folder / WARMUP_TRACE)
+            with (self._folder / name).open("ab") as file:
+                file.write(so_far.read_bytes())
+            so_far.unlink()
 
 
 @contextlib.contextmanager

@@ -60,7 +60,7 @@ def run_trials(
         RequestFailedError: The first one did, or one that warmed up.
     """
     found = Trials()
-    order = _longest_first(prompts)
+    order = longest_first(prompts)
     rounds = max(warmup, min(prompts.kinds, trials)) if warmup else 0
     try:
         for index in range(rounds):
@@ -83,7 +83,7 @@ def run_trials(
     return found
 
 
-def _longest_first(prompts: Prompts) -> list[int]:
+def longest_first(prompts: Prompts) -> list[int]:
     """Return the kinds of prompts: a static cache is made for the longest one seen so far."""
     return sorted(range(prompts.kinds), key=lambda kind: -prompts.lengths[kind])
 

@@ -1,5 +1,6 @@
 """The examples, run as a user would."""
 
+import os
 import re
 import subprocess
 import sys
@@ -17,16 +18,40 @@ SAYS = {
 SERVED = {"fastapi_stream.py"}
 """Those that run until they are stopped: test_serving.py."""
 
+OF_TWO = ("--model_path", "demo", "--prompt_file", "prompts.txt", "--trials", "2")
+MEASURES = {
+    "ttft_benchmark.py": (
+        "ttft",
+        OF_TWO,
+        r"^TTFT_mean=[\d.]+ms, TTFT_p95=[\d.]+ms, std=[\d.]+ms$",
+    ),
+    "itl_profiler.py": (
+        "itl",
+        (*OF_TWO, "--max-new-tokens", "6"),
+        r"^ITL_p50=[\d.]+ms, ITL_p95=[\d.]+ms, ITL_p99=[\d.]+ms, ITL_max=[\d.]+ms$",
+    ),
+}
+"""The measuring programs: their tool, what they are given, and what they say."""
 
-def run(name, folder):
+WITHOUT_TOOL = {"tgs_stress_test.py": "tgs", "kv_cache_analyzer.py": "kv"}
+"""Programs whose tool is not there yet: they belong into MEASURES with it."""
+
+
+def start(name, folder, *arguments, **more):
     """Run an example to its end, in *folder*."""
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / name],
+    return subprocess.run(
+        [sys.executable, EXAMPLES / name, *arguments],
         cwd=folder,
         capture_output=True,
         text=True,
         check=False,
+        **more,
     )
+
+
+def run(name, folder, *arguments):
+    """Run an example, which must end well."""
+    done = start(name, folder, *arguments)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -41,6 +66,42 @@ def test_example(name, tmp_path):
     assert len(list((tmp_path / "llmtrace-traces").glob("*.jsonl"))) == 1
 
 
+@pytest.mark.parametrize("name", MEASURES)
+def test_measuring_program(name, tmp_path):
+    """With the arguments of the field report it says what that says; its files are where asked."""
+    (tmp_path / "prompts.txt").write_text("The capital of France is\nOnce upon a time\n")
+    _, arguments, says = MEASURES[name]
+    done = run(name, tmp_path, *arguments, "--out", "out")
+    assert re.search(says, done.stdout, re.MULTILINE), done.stdout
+    assert {".json", ".csv", ".png", ".jsonl"} <= {f.suffix for f in (tmp_path / "out").iterdir()}
+
+
+@pytest.mark.parametrize("name", [*MEASURES, *WITHOUT_TOOL])
+def test_measuring_program_without_torch(name, tmp_path):
+    """One line that says what to install, exit code 2, no traceback."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.util as u\n"
+        "found = u.find_spec\n"
+        "u.find_spec = lambda name, *more: None if name == 'torch' else found(name, *more)\n"
+    )
+    paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    done = start(name, tmp_path, "--model_path", "demo", env=environment)
+    assert done.returncode == 2
+    if name in MEASURES:
+        assert done.stderr.splitlines() == [
+            "llmtrace bench: needs torch: pip install 'llmtrace[bench]'"
+        ]
+
+
+def test_programs_without_a_tool():
+    """A tool that is there has its program among those that are run."""
+    from llmtrace.cli.bench import TOOLS
+
+    assert not set(WITHOUT_TOOL.values()) & {tool.__name__.rpartition(".")[2] for tool in TOOLS}
+
+
 def test_every_example_is_run():
     """No example is left out of this list."""
-    assert {*SAYS, *SERVED} == {file.name for file in EXAMPLES.glob("*.py")}
+    listed = {*SAYS, *SERVED, *MEASURES, *WITHOUT_TOOL}
+    assert listed == {file.name for file in EXAMPLES.glob("*.py")}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmtrace.cli.bench import itl, kv, tgs, ttft
+from llmtrace.cli.bench import compare_settings, itl, kv, tgs, ttft
 
-TOOLS = (ttft, itl, tgs, kv)
+TOOLS = (ttft, itl, tgs, kv, compare_settings)
 
 
 def add_parser(commands: Any) -> None:

@@ -1,0 +1,1 @@
+"""What settings do to a model: figures before and after each measure, in turn."""
