@@ -24,16 +24,21 @@ import numpy as np
 import stopwatch
 
 import llmtrace
-from llmtrace.analysis.report import build_report
 from llmtrace.bench import environment, generation, outputs
 from llmtrace.bench.models import Subject
-from llmtrace.bench.prompts import Prompt, random_ids
-from llmtrace.bench.settings import Generation, ModelChoice
-from llmtrace.bench.tracing import collector_frozen
+from llmtrace.bench.prompts import Prompt, Prompts, random_ids
+from llmtrace.bench.settings import Generation, ModelChoice, PromptChoice
+from llmtrace.bench.tgs.evaluation import steady_of
+from llmtrace.bench.tgs.load import Level
+from llmtrace.bench.tgs.mechanisms import mechanism_for
+from llmtrace.bench.tgs.running import run_levels
+from llmtrace.bench.tracing import Trace, collector_frozen
 from llmtrace.records import RequestRecord
 from llmtrace.telemetry.exporters import file_provider
 
 DRAWS = 1000
+EACH = 4
+"""Requests of a thread in one round."""
 
 
 @dataclass(frozen=True)
@@ -79,14 +84,15 @@ class Tracing:
     """llmtrace as ``llmtrace bench`` turns it on: spans to a file."""
 
     def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
         self._provider, _ = file_provider(folder, {"OTEL_SERVICE_NAME": "agreement"}, "trace.jsonl")
 
     @contextmanager
-    def on(self) -> Iterator[None]:
+    def on(self) -> Iterator[Trace]:
         """Trace what runs in this block, and nothing after it."""
         handle = llmtrace.instrument(tracer_provider=self._provider)
         try:
-            yield
+            yield Trace(self._folder, handle)
         finally:
             handle.flush(30)
             handle.close()
@@ -142,18 +148,41 @@ class Comparison:
         """How often threads are run: each time for some requests each."""
         return max(3, self._arguments.trials // 4)
 
-    def threads(self, count: int, turn: int) -> tuple[list[RequestRecord], dict[str, Any]]:
-        """Have both watch requests of *count* threads, four of each."""
-        tokens, first = self._arguments.max_new_tokens, 4 * count * turn
+    def threads(self, level: Level, turn: int) -> tuple[list[RequestRecord], dict[str, Any]]:
+        """Have both watch the requests of threads."""
+        with self._tracing.on():
+            self._settle(self.ids(0, 1))
+            with llmtrace.capture() as records:
+                timed = self._timed_threads(level, turn)
+        return records, timed
+
+    def threads_in_turn(
+        self, level: Level, turn: int
+    ) -> tuple[list[RequestRecord], dict[str, Any]]:
+        """Run threads as ``llmtrace bench tgs`` does, and those of the stopwatch."""
+        if turn % 2:
+            return self._our_threads(level), self._timed_threads(level, turn)
+        timed = self._timed_threads(level, turn)
+        return self._our_threads(level), timed
+
+    def _timed_threads(self, level: Level, turn: int) -> dict[str, Any]:
+        first = level.requests * turn
 
         def prompt(number: int) -> Any:
             return self.ids(first + number, 1)
 
-        with self._tracing.on():
-            self._settle(self.ids(0, 1))
-            with llmtrace.capture() as records:
-                timed = stopwatch.threads(self._subject.model, prompt, tokens, count, 4)
-        return records, timed
+        tokens = self._arguments.max_new_tokens
+        return stopwatch.threads(self._subject.model, prompt, tokens, level.concurrency, EACH)
+
+    def _our_threads(self, level: Level) -> list[RequestRecord]:
+        choice = PromptChoice(lengths=(self._arguments.prompt_tokens,))
+        prompts = Prompts(self._subject, choice, self._arguments.seed)
+        with self._tracing.on() as trace:
+            (measured,) = run_levels(
+                mechanism_for("threads", self._subject, self._plan), prompts, [level],
+                seed=0, progress=lambda *_: None, trace=trace,
+            )  # fmt: skip
+        return measured.records
 
     def warm_up(self, rows: int) -> None:
         """Run what is measured, before it is."""
@@ -225,13 +254,17 @@ def batches(comparison: Comparison, rows: int) -> Iterator[Figure]:
 
 def at_once(comparison: Comparison, count: int) -> Iterator[Figure]:
     """Compare the tokens per second of so many threads at a time, run again and again."""
-    ours, theirs = [], []
-    for turn in range(comparison.rounds):
-        records, timed = comparison.threads(count, turn)
-        levels = {level.running: level.tgs for level in build_report(records).tgs.by_concurrency}
-        ours.append(levels[count])
-        theirs.append(timed["tgs"])
-    yield figure(f"TGS, {count} threads", "same request", ours, theirs)
+    level = Level(count, "threads", EACH * count)
+    for way, run in (("same request", comparison.threads), ("in turn", comparison.threads_in_turn)):
+        ours, theirs = [], []
+        for turn in range(comparison.rounds):
+            records, timed = run(level, turn)
+            steady = steady_of(level, records)
+            if steady is not None:
+                ours.append(steady.tgs)
+                theirs.append(timed["tgs"])
+        if ours:
+            yield figure(f"TGS, {count} threads", way, ours, theirs)
 
 
 def cache(comparison: Comparison, model: Any, tokens: int) -> Iterator[Figure]:

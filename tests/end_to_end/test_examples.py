@@ -30,10 +30,18 @@ MEASURES = {
         (*OF_TWO, "--max-new-tokens", "6"),
         r"^ITL_p50=[\d.]+ms, ITL_p95=[\d.]+ms, ITL_p99=[\d.]+ms, ITL_max=[\d.]+ms$",
     ),
+    "tgs_stress_test.py": (
+        "tgs",
+        (
+            *("--model_path", "demo", "--concurrency", "1,2", "--requests", "2"),
+            *("--prompt-tokens", "8", "--max-new-tokens", "4"),
+        ),
+        r"^2 \(threads\) +[\d.]+ ",
+    ),
 }
 """The measuring programs: their tool, what they are given, and what they say."""
 
-WITHOUT_TOOL = {"tgs_stress_test.py": "tgs", "kv_cache_analyzer.py": "kv"}
+WITHOUT_TOOL = {"kv_cache_analyzer.py": "kv"}
 """Programs whose tool is not there yet: they belong into MEASURES with it."""
 
 
