@@ -21,28 +21,26 @@ SERVED = {"fastapi_stream.py"}
 OF_TWO = ("--model_path", "demo", "--prompt_file", "prompts.txt", "--trials", "2")
 MEASURES = {
     "ttft_benchmark.py": (
-        "ttft",
         OF_TWO,
         r"^TTFT_mean=[\d.]+ms, TTFT_p95=[\d.]+ms, std=[\d.]+ms$",
     ),
     "itl_profiler.py": (
-        "itl",
         (*OF_TWO, "--max-new-tokens", "6"),
         r"^ITL_p50=[\d.]+ms, ITL_p95=[\d.]+ms, ITL_p99=[\d.]+ms, ITL_max=[\d.]+ms$",
     ),
     "tgs_stress_test.py": (
-        "tgs",
         (
             *("--model_path", "demo", "--concurrency", "1,2", "--requests", "2"),
             *("--prompt-tokens", "8", "--max-new-tokens", "4"),
         ),
         r"^2 \(threads\) +[\d.]+ ",
     ),
+    "kv_cache_analyzer.py": (
+        ("--model_path", "demo", "--prompt_file", "prompts.txt", "--requests", "0"),
+        r"^Anomalies: none$",
+    ),
 }
-"""The measuring programs: their tool, what they are given, and what they say."""
-
-WITHOUT_TOOL = {"kv_cache_analyzer.py": "kv"}
-"""Programs whose tool is not there yet: they belong into MEASURES with it."""
+"""The measuring programs: what they are given, and what they say."""
 
 
 def start(name, folder, *arguments, **more):
@@ -78,13 +76,13 @@ def test_example(name, tmp_path):
 def test_measuring_program(name, tmp_path):
     """With the arguments of the field report it says what that says; its files are where asked."""
     (tmp_path / "prompts.txt").write_text("The capital of France is\nOnce upon a time\n")
-    _, arguments, says = MEASURES[name]
+    arguments, says = MEASURES[name]
     done = run(name, tmp_path, *arguments, "--out", "out")
     assert re.search(says, done.stdout, re.MULTILINE), done.stdout
     assert {".json", ".csv", ".png", ".jsonl"} <= {f.suffix for f in (tmp_path / "out").iterdir()}
 
 
-@pytest.mark.parametrize("name", [*MEASURES, *WITHOUT_TOOL])
+@pytest.mark.parametrize("name", MEASURES)
 def test_measuring_program_without_torch(name, tmp_path):
     """One line that says what to install, exit code 2, no traceback."""
     (tmp_path / "sitecustomize.py").write_text(
@@ -96,20 +94,11 @@ def test_measuring_program_without_torch(name, tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     done = start(name, tmp_path, "--model_path", "demo", env=environment)
     assert done.returncode == 2
-    if name in MEASURES:
-        assert done.stderr.splitlines() == [
-            "llmtrace bench: needs torch: pip install 'llmtrace[bench]'"
-        ]
-
-
-def test_programs_without_a_tool():
-    """A tool that is there has its program among those that are run."""
-    from llmtrace.cli.bench import TOOLS
-
-    assert not set(WITHOUT_TOOL.values()) & {tool.__name__.rpartition(".")[2] for tool in TOOLS}
+    said = "llmtrace bench: needs torch: pip install 'llmtrace[bench]'"
+    assert done.stderr.splitlines() == [said]
 
 
 def test_every_example_is_run():
     """No example is left out of this list."""
-    listed = {*SAYS, *SERVED, *MEASURES, *WITHOUT_TOOL}
+    listed = {*SAYS, *SERVED, *MEASURES}
     assert listed == {file.name for file in EXAMPLES.glob("*.py")}
