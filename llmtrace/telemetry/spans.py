@@ -27,10 +27,10 @@ from llmtrace.telemetry.rank_spans import rank_context, rank_ids
 from llmtrace.telemetry.server_spans import server_start
 from llmtrace.telemetry.sound_text import sound
 
-BREATHER_SPANS = 16
+BREATHER_SPANS = 4
 """Spans built in one go while a request runs; then Python is left to it."""
 
-BREATHER_S = 0.0005
+BREATHER_S = 0.0002
 
 Rest = Callable[[int], None]
 """Called with the number of spans built so far; may wait."""
