@@ -94,6 +94,17 @@ class TestWaiting:
         assert "generator_late" in [c.code for c in found.cautions]
         assert found.requests[0].queue_s == pytest.approx(0.5)
 
+    def test_a_level_cut_short_keeps_what_had_ended(self):
+        """Requests under way have a job and perhaps a record, and take nobody else's."""
+        one = measured(closed(2), (0, 1), (0.5, 1.5), (1, 2))
+        one.run.jobs[1].ended_ns = None
+        assert [r.job.index for r in requests_of(one)] == [0, 2]
+        assert [r.record.start_unix_ns for r in requests_of(one)] == [0, SECOND]
+        one.run.jobs[2].begun_ns += SECOND // 100
+        one.records[2] = replace(one.records[2], start_unix_ns=SECOND + SECOND // 50)
+        del one.records[1]
+        assert [r.job.index for r in requests_of(one)] == [0, 2]
+
     def test_the_rows_of_a_batch_are_requests(self):
         """Each has its own tokens, and the batch's times."""
         one = Measured(Run(closed(2, "batch")))

@@ -18,6 +18,8 @@ from llmtrace.records import RequestRecord
 
 SHORT_STEADY = 0.5
 """Share of a closed loop's time in which all requests were at work; below it, that is said."""
+CLOCKS_APART_NS = 1_000_000
+"""Wall clock and monotonic clock may part so far during a level."""
 LATE_S = 0.01
 """A load generator later than this, in one of a hundred arrivals, did not keep up."""
 
@@ -142,25 +144,34 @@ def _level(
 
 
 def requests_of(measured: Measured) -> list[Request]:
-    """Return the requests that have a record, by when they were run.
+    """Return the requests that ended well, by when they were run.
 
-    Records and jobs are put together in the order in which they began; the rows of a batch began
-    at one time.
+    A record belongs to the job that was run last before it began; the rows of a batch were run at
+    one time and share a record. Requests that were under way when the level was cut short have
+    jobs and records too: they are matched like the others, and then left out.
     """
     begun: dict[int, list[Job]] = {}
     for job in sorted(measured.run.jobs, key=lambda j: (j.begun_ns or 0, j.index)):
-        if job.begun_ns is not None and job.ended_ns is not None:
+        if job.begun_ns is not None:
             begun.setdefault(job.begun_ns, []).append(job)
-    records = sorted(
-        (r for r in measured.records if r.error is None), key=lambda r: r.start_unix_ns
-    )
-    if len(records) != len(begun):
-        return []
-    return [
-        Request(job, record, _waited_s(job), _tokens(record, row))
-        for record, jobs in zip(records, begun.values(), strict=True)
-        for row, job in enumerate(jobs)
-    ]
+    records = sorted(measured.records, key=lambda r: r.start_unix_ns)
+    found, place = [], 0
+    times = [at + measured.unix_offset_ns for at in begun]
+    for at, next_at, jobs in zip(times, [*times[1:], None], begun.values(), strict=True):
+        while place < len(records) and records[place].start_unix_ns < at - CLOCKS_APART_NS:
+            place += 1
+        if place == len(records):
+            break
+        record = records[place]
+        if next_at is not None and record.start_unix_ns > next_at + CLOCKS_APART_NS:
+            continue  # it was cut short before it had one
+        place += 1
+        if record.error is None and all(job.ended_ns is not None for job in jobs):
+            found += [
+                Request(job, record, _waited_s(job), _tokens(record, row))
+                for row, job in enumerate(jobs)
+            ]
+    return found
 
 
 def _waited_s(job: Job) -> float:
