@@ -149,14 +149,15 @@ def samples(values, name="gpu_memory_bandwidth_percent", every=0.1):
 
 class TestResources:
     def test_over_time(self):
-        """The mean of each part; None where nothing was sampled."""
+        """The mean of each part; a sample stands for the time before it."""
         found = resources.over_time(
             samples([0, 100], every=1), "gpu_memory_bandwidth_percent", 0, 2 * SECOND
         )
         assert len(found) == resources.BINS
         assert found[0] == 0
         assert found[resources.BINS // 2] == 100
-        assert found[1] is None
+        assert found[1] == 100
+        assert found[-1] is None
 
     def test_correlation(self):
         """Gaps that grow as the bandwidth's use does."""

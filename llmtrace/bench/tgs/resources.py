@@ -103,7 +103,11 @@ def use(samples: Sequence[Mapping[str, Any]]) -> dict[str, Summary | None]:
 def over_time(
     samples: Sequence[Mapping[str, Any]], name: str, begun_ns: int, ended_ns: int
 ) -> list[float | None]:
-    """Return a resource's mean in each of :data:`BINS` equal parts of the time."""
+    """Return a resource's mean in each of :data:`BINS` equal parts of the time.
+
+    A sample stands for the time since the one before it: a part without a sample of its own has
+    the next one. After the last sample there is nothing.
+    """
     known = [s for s in samples if name in s]
     width = max(1, ended_ns - begun_ns) / BINS
     parts: list[list[float]] = [[] for _ in range(BINS)]
@@ -111,7 +115,11 @@ def over_time(
         place = int((sample["unix_ns"] - begun_ns) / width)
         if 0 <= place < BINS:
             parts[place].append(float(sample[name]))
-    return [sum(part) / len(part) if part else None for part in parts]
+    found: list[float | None] = []
+    for part in reversed(parts):
+        after = found[-1] if found else None
+        found.append(sum(part) / len(part) if part else after)
+    return found[::-1]
 
 
 def correlation(
