@@ -1,5 +1,6 @@
 """The examples, run as a user would."""
 
+import json
 import os
 import re
 import subprocess
@@ -18,14 +19,26 @@ SAYS = {
 SERVED = {"fastapi_stream.py"}
 """Those that run until they are stopped: test_serving.py."""
 
+SHAPE = {
+    "model_type": "llama",
+    "vocab_size": 64,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+}
 OF_TWO = ("--model_path", "demo", "--prompt_file", "prompts.txt", "--trials", "2")
+TINY = ("--random-weights", "tiny.json")
+"""Their tools have tests of their own on the real model."""
 MEASURES = {
     "ttft_benchmark.py": (
         OF_TWO,
         r"^TTFT_mean=[\d.]+ms, TTFT_p95=[\d.]+ms, std=[\d.]+ms$",
     ),
     "itl_profiler.py": (
-        (*OF_TWO, "--max-new-tokens", "6"),
+        (*TINY, "--prompt-tokens", "8", "--trials", "2", "--max-new-tokens", "6"),
         r"^ITL_p50=[\d.]+ms, ITL_p95=[\d.]+ms, ITL_p99=[\d.]+ms, ITL_max=[\d.]+ms$",
     ),
     "tgs_stress_test.py": (
@@ -36,7 +49,7 @@ MEASURES = {
         r"^2 \(threads\) +[\d.]+ ",
     ),
     "kv_cache_analyzer.py": (
-        ("--model_path", "demo", "--prompt_file", "prompts.txt", "--requests", "0"),
+        (*TINY, "--prompt-tokens", "8", "--requests", "0"),
         r"^Anomalies: none$",
     ),
 }
@@ -76,6 +89,7 @@ def test_example(name, tmp_path):
 def test_measuring_program(name, tmp_path):
     """With the arguments of the field report it says what that says; its files are where asked."""
     (tmp_path / "prompts.txt").write_text("The capital of France is\nOnce upon a time\n")
+    (tmp_path / "tiny.json").write_text(json.dumps(SHAPE))
     arguments, says = MEASURES[name]
     done = run(name, tmp_path, *arguments, "--out", "out")
     assert re.search(says, done.stdout, re.MULTILINE), done.stdout
