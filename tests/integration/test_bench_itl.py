@@ -86,6 +86,21 @@ class At(LogitsProcessor):
         return scores
 
 
+class Consumer:
+    """A streamer, as an app's own may be: whoever takes the tokens blocks at one of them."""
+
+    def __init__(self, position):
+        self.position, self.calls = position, 0
+
+    def put(self, value):
+        if self.calls == self.position:  # the first call is the prompt's
+            halt()
+        self.calls += 1
+
+    def end(self):
+        self.calls = 0
+
+
 def halt():
     """The fault itself: nothing waits for it."""
     time.sleep(HALT_S)
@@ -194,6 +209,19 @@ class TestInjectedFaults:
         assert all(row["stands_out"] == "in most" for row in at_65)
         assert all(float(row["between_s"]) >= HALT_S for row in at_65)
         assert all(float(row["host_forward_s"]) < HALT_S for row in at_65)
+
+    def test_a_consumer_that_blocks(self, bench, passed):
+        """A streamer that holds the loop up is none of the model's time: between the forwards."""
+        passed(streamer=Consumer(20))
+        _, found, rows = bench()
+        # The 20th token has been selected when it is put: it is the next one that is late.
+        (step,) = [s for s in found["steps_found"] if s["position"] == 21]
+        assert (step["kind"], step["cause"]) == ("spike", "between_forwards")
+        assert step["trials"] == list(range(6))
+        held_up = [row for row in rows if row["position"] == "21"]
+        assert all(float(row["between_s"]) >= HALT_S for row in held_up)
+        assert all(float(row["host_forward_s"]) < HALT_S for row in held_up)
+        assert "not the model" in bench.said.out
 
     def test_one_that_sleeps_in_one_request(self, bench, passed):
         """It is told apart from what is in all of them."""

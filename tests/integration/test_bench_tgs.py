@@ -159,6 +159,40 @@ class TestStopping:
         assert "failed" in [c["code"] for c in found["cautions"]]
         assert "out of memory" in capsys.readouterr().err
 
+    def test_what_fails_before_generate(self, config, tmp_path, monkeypatch, capsys):
+        """No thread ends unheard: exit code 2 with one line, and nothing is left to wait for."""
+        inputs, calls = generation.inputs, []
+
+        def failing(subject, prompt):
+            calls.append(1)
+            if len(calls) == 7:
+                raise ValueError("no such\nid")
+            return inputs(subject, prompt)
+
+        monkeypatch.setattr(generation, "inputs", failing)
+        out = tmp_path / "out"
+        assert bench(config, out, "--concurrency", 1, "--requests", 9) == 2
+        assert result(out)["levels"][0]["counted"] == 4
+        assert "ValueError: no such id" in capsys.readouterr().err
+
+    def test_ctrl_c_in_continuous_batching(self, config, tmp_path, monkeypatch):
+        """The scheduler is not waited for until it has run all that it was given."""
+        collect, ended = mechanisms.Continuous._collect, []
+
+        def interrupting(self, manager, running, done):
+            if len(ended) >= 8:
+                raise KeyboardInterrupt
+            collect(self, manager, running, lambda job: (ended.append(job), done(job)))
+
+        monkeypatch.setattr(mechanisms.Continuous, "_collect", interrupting)
+        out = tmp_path / "out"
+        how = ("--mechanism", "continuous", "--attn", "sdpa", "--max-new-tokens", 200)
+        assert bench(config, out, *how, "--rate", 1e5, "--concurrency", 2, "--requests", 60) == 130
+        assert not [t for t in threading.enumerate() if t.name.startswith("Thread") and t.daemon]
+        assert "interrupted" in [c["code"] for c in result(out)["cautions"]]
+        spans = (out / "trace.jsonl").read_text()
+        assert spans.count('"name":"text_completion tiny"') <= 60
+
     def test_ctrl_c(self, config, tmp_path, monkeypatch):
         """Exit code 130, the threads have ended, and what was measured is there."""
         generate, calls = mechanisms.run_alone, []

@@ -1,6 +1,7 @@
 """Rates with several requests at a time, on times that a test decides; no torch."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -58,6 +59,17 @@ class TestSteady:
         assert steady.share == pytest.approx(1 / 3)
         assert steady.tgs == pytest.approx(10 / 5)
 
+    def test_time_without_a_token_counts(self):
+        """Of a ramp in which prompts are read, no token tells: it is not steady all the same."""
+        one = measured(closed(2), (0, 10), (5, 15), tokens=[])
+        times = [6, 7, 8, 9, 10], [1, 2, 3, 4, 5]
+        one.records = [
+            request(*at, start=start, duration=10) for start, at in zip((0, 5), times, strict=True)
+        ]
+        steady = steady_of(closed(2), one.records)
+        assert (steady.seconds, steady.share) == (pytest.approx(5), pytest.approx(1 / 3))
+        assert steady.tgs == pytest.approx(10 / 5)
+
     def test_batches_that_have_all_rows(self):
         """A last batch with fewer rows is not steady."""
         full = request(1, 2, batch_size=2, output_tokens=4, output_tokens_per_row=(2, 2))
@@ -93,6 +105,15 @@ class TestWaiting:
         assert found.lag_s.max == 0.5
         assert "generator_late" in [c.code for c in found.cautions]
         assert found.requests[0].queue_s == pytest.approx(0.5)
+
+    def test_a_level_that_never_began(self):
+        """Ctrl-C may come before the first request: there are no figures, and nothing breaks."""
+        one = Measured(Run(closed(2)))
+        one.run.jobs = [Job(0, PROMPT)]
+        one.run.interrupted = True
+        (found,) = evaluate([one], [])
+        assert (found.requests, found.system, found.steady, found.tgs) == ((), None, None, None)
+        assert "interrupted" in [c.code for c in found.cautions]
 
     def test_a_level_cut_short_keeps_what_had_ended(self):
         """Requests under way have a job and perhaps a record, and take nobody else's."""
@@ -136,6 +157,13 @@ class TestLoss:
         host, device = two.loss.parts["decode_host"], two.loss.parts["decode_device"]
         assert host == pytest.approx(3 * device)
         assert sum(two.loss.parts.values()) == pytest.approx(two.loss.total)
+
+    def test_in_whatever_order(self):
+        """The level with a single request need not come first."""
+        alone = measured(closed(1), (0, 1), (1, 2))
+        both = measured(closed(2), (0, 2), (0, 2))
+        two, one = evaluate([both, alone], [])
+        assert (two.loss.total, one.loss) == (pytest.approx(0.5), None)
 
     def test_none_without_a_single_request(self):
         """There is nothing to compare with."""
@@ -191,6 +219,26 @@ class TestResources:
             check=False,
         )
         assert orphan.returncode == 0
+
+    def test_the_sampler_never_outlives_its_block(self, tmp_path, monkeypatch):
+        """Not where Ctrl-C comes while it starts, nor where it does not listen."""
+        begun, popen = [], subprocess.Popen
+
+        def deaf(command, **more):
+            code = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True)"
+            begun.append(popen([sys.executable, "-c", f"{code}; signal.pause()"], **more))
+            return begun[-1]
+
+        def interrupted(_):
+            if (tmp_path / resources.FILE).stat().st_size:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(resources.subprocess, "Popen", deaf)
+        monkeypatch.setattr(resources.time, "sleep", interrupted)
+        monkeypatch.setattr(resources, "END_S", 0.05)
+        with pytest.raises(KeyboardInterrupt), resources.Sampling(tmp_path, os.getpid()):
+            pass
+        assert [process.returncode for process in begun] == [-signal.SIGKILL]
 
     def test_half_a_line_is_left_out(self, tmp_path):
         """The sampler may be ended in the middle of one."""

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from llmtrace.analysis.report import Report, build_report
 from llmtrace.analysis.summary import Summary, summarise
 from llmtrace.analysis.timeline import by_concurrency, timeline
@@ -101,16 +103,17 @@ def evaluate(
     measured: Sequence[Measured], samples: Sequence[Mapping[str, Any]]
 ) -> tuple[LevelResult, ...]:
     """Return the figures of each level; losses are against the one with a single request."""
-    found: list[LevelResult] = []
-    for one in measured:
-        alone = next((f for f in found if f.level.concurrency == 1 and f.level.rate is None), None)
-        found.append(_level(one, samples, alone))
-    return tuple(found)
+    found = [_level(one, samples) for one in measured]
+    alone = next((f for f in found if f.level.concurrency == 1 and f.level.rate is None), None)
+    return tuple(
+        replace(one, loss=loss(one, alone))
+        if one.level.rate is None and one.level.concurrency > 1
+        else one
+        for one in found
+    )
 
 
-def _level(
-    measured: Measured, samples: Sequence[Mapping[str, Any]], alone: LevelResult | None
-) -> LevelResult:
+def _level(measured: Measured, samples: Sequence[Mapping[str, Any]]) -> LevelResult:
     level = measured.run.level
     requests = requests_of(measured)
     counted = [r for r in requests if r.record.error is None and not r.record.cold]
@@ -139,8 +142,7 @@ def _level(
         },
     )
     cautions = tuple(_cautions(measured, found, len(requests) - len(counted)))
-    spared = loss(found, alone) if level.rate is None and level.concurrency > 1 else None
-    return replace(found, loss=spared, cautions=cautions)
+    return replace(found, cautions=cautions)
 
 
 def requests_of(measured: Measured) -> list[Request]:
@@ -157,7 +159,8 @@ def requests_of(measured: Measured) -> list[Request]:
     records = sorted(measured.records, key=lambda r: r.start_unix_ns)
     found, place = [], 0
     times = [at + measured.unix_offset_ns for at in begun]
-    for at, next_at, jobs in zip(times, [*times[1:], None], begun.values(), strict=True):
+    after = [*times[1:], None]
+    for at, next_at, jobs in zip(times, after, begun.values(), strict=False):
         while place < len(records) and records[place].start_unix_ns < at - CLOCKS_APART_NS:
             place += 1
         if place == len(records):
@@ -203,7 +206,10 @@ def steady_of(level: Level, records: Sequence[RequestRecord]) -> Steady | None:
     if found is None or everything is None:
         return None
     at_once = 1 if level.mechanism == "batch" else level.concurrency
-    whole = sum(k.seconds for k in by_concurrency(everything))
+    at_work = (
+        everything.running > 0
+    )  # with or without a token: all are reading their prompts at first
+    whole = float(np.diff(everything.edges_s)[at_work].sum())
     for at in by_concurrency(found):
         if at.running == at_once:
             return Steady(at.seconds, at.seconds / whole, at.tgs)

@@ -7,6 +7,7 @@ full from the start, and a job counts as submitted when its turn comes.
 
 from __future__ import annotations
 
+import inspect
 import queue
 import threading
 import time
@@ -143,16 +144,16 @@ class Threads:
             while (job := arrivals.next()) is not None:
                 run_alone(self._subject, self._plan, job)
                 ended(job)
-        except generation.RequestFailedError as error:
-            self._failure = error
+        except Exception as error:  # noqa: BLE001 - no thread is to end unheard
+            self._failure = _failed("threads", error)
             arrivals.stop()
 
 
 def run_alone(subject: Subject, plan: Generation, job: Job) -> None:
     """Run one job as one request."""
     given = generation.arguments(subject, plan)
-    job.begun_ns = now()
     inputs = generation.inputs(subject, job.prompt)
+    job.begun_ns = now()  # a text has been tokenized: that is part of the request's waiting
     ids = _generate(subject, {**inputs, **given})
     job.ended_ns = now()
     job.output_tokens = int(ids.shape[1] - inputs["input_ids"].shape[1])
@@ -167,10 +168,16 @@ def _generate(subject: Subject, given: dict[str, Any]) -> Any:
 
                 torch.cuda.current_stream(ids.device).synchronize()
     except Exception as error:
-        reason = " ".join(str(error).split())[:300]
-        message = f"generate(): {type(error).__name__}: {reason}"
-        raise generation.RequestFailedError(message) from error
+        raise _failed("generate()", error) from error
     return ids
+
+
+def _failed(where: str, error: Exception) -> generation.RequestFailedError:
+    """Return *error* as that of a request, in one line."""
+    if isinstance(error, generation.RequestFailedError):
+        return error
+    reason = " ".join(str(error).split())[:300]
+    return generation.RequestFailedError(f"{where}: {type(error).__name__}: {reason}")
 
 
 class Batch:
@@ -205,8 +212,8 @@ class Batch:
         return found
 
     def _run(self, jobs: list[Job]) -> None:
-        begun = now()
         given = {**_padded(self._subject, jobs), **generation.arguments(self._subject, self._plan)}
+        begun = now()
         length = given["input_ids"].shape[1]
         ids = _generate(self._subject, given)
         ended = now()
@@ -249,19 +256,18 @@ class Continuous:
     def run(self, level: Level, jobs: list[Job], ended: Ended) -> None:
         """See :class:`Mechanism`."""
         manager = self._manager(level, jobs)
+        cut_short = True
         try:
             manager.start()
             arrivals = _Arrivals(level, jobs)
+            serve = self._serve_open if level.rate is not None else self._serve_closed
             with arrivals.arriving():
-                self._serve(manager, arrivals, level, ended)
-        except (KeyboardInterrupt, generation.RequestFailedError):
-            raise
+                serve(manager, arrivals, level, ended)
+            cut_short = False
         except Exception as error:
-            reason = " ".join(str(error).split())[:300]
-            message = f"continuous batching: {type(error).__name__}: {reason}"
-            raise generation.RequestFailedError(message) from error
+            raise _failed("continuous batching", error) from error
         finally:
-            manager.stop(block=True)
+            _stop(manager, at_once=cut_short)
 
     def _manager(self, level: Level, jobs: list[Job]) -> Any:
         from transformers import GenerationConfig
@@ -281,27 +287,49 @@ class Continuous:
             generation_config=GenerationConfig(**given), **_blocks(level, jobs, plan)
         )
 
-    def _serve(self, manager: Any, arrivals: _Arrivals, level: Level, ended: Ended) -> None:
-        running: dict[Any, Job] = {}
+    def _serve_closed(self, manager: Any, arrivals: _Arrivals, level: Level, ended: Ended) -> None:
+        running: dict[str, Job] = {}
         more = True
         while more or running:
-            while more and (level.rate is not None or len(running) < level.concurrency):
-                try:
-                    job = arrivals.next(0 if running or level.rate is not None else None)
-                except queue.Empty:
-                    break
+            while more and len(running) < level.concurrency:
+                job = arrivals.next()
                 if job is None:
                     more = False
                 else:
-                    running[self._submit(manager, job)] = job
+                    self._submit(manager, running, job)
             self._collect(manager, running, ended)
 
-    def _submit(self, manager: Any, job: Job) -> Any:
-        ids = generation.inputs(self._subject, job.prompt)["input_ids"][0].tolist()
-        job.begun_ns = now()
-        return manager.add_request(ids, max_new_tokens=self._plan.max_new_tokens)
+    def _serve_open(self, manager: Any, arrivals: _Arrivals, _: Level, ended: Ended) -> None:
+        running: dict[str, Job] = {}
+        failures: list[Exception] = []
 
-    def _collect(self, manager: Any, running: dict[Any, Job], ended: Ended) -> None:
+        def submit() -> None:
+            try:
+                while (job := arrivals.next()) is not None:
+                    self._submit(manager, running, job)
+            except Exception as error:  # noqa: BLE001 - raised below
+                failures.append(error)
+
+        # A thread of its own: a job that is due must not wait until an output has been waited for.
+        submitting = threading.Thread(target=submit, daemon=True)
+        submitting.start()
+        try:
+            while submitting.is_alive() or (running and not failures):
+                self._collect(manager, running, ended)
+        finally:
+            arrivals.stop()
+            submitting.join()
+        if failures:
+            raise failures[0]
+
+    def _submit(self, manager: Any, running: dict[str, Job], job: Job) -> None:
+        ids = generation.inputs(self._subject, job.prompt)["input_ids"][0].tolist()
+        name = f"job_{job.index}"
+        running[name] = job  # before its output can be there
+        job.begun_ns = now()
+        manager.add_request(ids, request_id=name, max_new_tokens=self._plan.max_new_tokens)
+
+    def _collect(self, manager: Any, running: dict[str, Job], ended: Ended) -> None:
         """Take one output, if there is one soon."""
         output = manager.get_result(timeout=POLL_S / 10)
         if output is None or output.request_id not in running:
@@ -314,6 +342,12 @@ class Continuous:
         if output.error:
             raise generation.RequestFailedError(f"continuous batching: {output.error}")
         ended(job)
+
+
+def _stop(manager: Any, *, at_once: bool) -> None:
+    """End the scheduler's thread; *at_once*: without what it has been given."""
+    can = "hard_stop" in inspect.signature(manager.stop).parameters
+    manager.stop(block=True, **({"hard_stop": True} if at_once and can else {}))
 
 
 def _blocks(level: Level, jobs: list[Job], plan: Generation) -> dict[str, Any]:

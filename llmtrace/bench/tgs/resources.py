@@ -24,6 +24,7 @@ FILE = "tgs-resources.jsonl"
 INTERVAL_S = 0.1
 START_S = 10.0
 """The sampler is waited for so long, at most."""
+END_S = 5.0
 BINS = 40
 """Parts of a level's time in the heat map."""
 WINDOW_S = 0.5
@@ -61,8 +62,12 @@ class Sampling:
             start_new_session=True,
         )
         limit = time.monotonic() + START_S
-        while not self.samples() and self._process.poll() is None and time.monotonic() < limit:
-            time.sleep(INTERVAL_S / 10)
+        try:
+            while not self.samples() and self._process.poll() is None and time.monotonic() < limit:
+                time.sleep(INTERVAL_S / 10)
+        except BaseException:
+            self._end()
+            raise
         return self
 
     def __exit__(
@@ -71,11 +76,18 @@ class Sampling:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._process is not None:
+        self._end()
+
+    def _end(self) -> None:
+        if self._process is None or self._stream is None:
+            return
+        try:
             self._process.terminate()
             with suppress(subprocess.TimeoutExpired):
-                self._process.wait(5)
-        if self._stream is not None:
+                self._process.wait(END_S)
+        finally:  # Ctrl-C once more, or it does not listen
+            self._process.kill()
+            self._process.wait()
             self._stream.close()
 
     def samples(self) -> list[dict[str, Any]]:

@@ -11,6 +11,9 @@ from llmtrace.cli.bench import options, running
 from llmtrace.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from llmtrace.bench.tgs.evaluation import LevelResult
     from llmtrace.bench.tgs.load import Level
     from llmtrace.bench.tgs.running import Measured
 
@@ -155,7 +158,7 @@ def run(arguments: argparse.Namespace) -> int:
         width, color = fit(sys.stdout)
         print(text.render(found, correlations, doubts, header, width=width, color=color))
     running.say_where(folder.path)
-    return _exit_code(measured)
+    return _exit_code(measured, found)
 
 
 def _conditions(found: Any, plan: Any) -> str:
@@ -176,11 +179,11 @@ def _conditions(found: Any, plan: Any) -> str:
     return f"{told} prompt tokens · {sampling(plan)} · {gpu}"
 
 
-def _exit_code(measured: list[Measured]) -> int:
+def _exit_code(measured: list[Measured], found: Sequence[LevelResult]) -> int:
     failures = [one.run.failure for one in measured if one.run.failure]
     if failures:
         print(f"llmtrace bench: {failures[0]}", file=sys.stderr)
         return 2
     if any(one.run.interrupted for one in measured):
         return running.INTERRUPTED
-    return 0 if all(one.records for one in measured) else UNDECIDED
+    return 0 if all(level.tgs is not None for level in found) else UNDECIDED
