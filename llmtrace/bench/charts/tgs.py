@@ -14,7 +14,10 @@ MS = 1e3
 
 def draw_rates(levels: Sequence[LevelResult], subtitle: str) -> Any | None:
     """Return the decay curve: rates and latencies over the levels."""
-    known = [level for level in levels if level.rate is not None]
+    known = sorted(
+        (level for level in levels if level.rate is not None),
+        key=lambda found: (found.level.concurrency, found.level.rate or 0),
+    )
     if not known:
         return None
     with figure("Tokens per second, several requests at a time", subtitle, ncols=2) as (made, axes):
@@ -26,7 +29,8 @@ def draw_rates(levels: Sequence[LevelResult], subtitle: str) -> Any | None:
 def _rates(levels: Sequence[LevelResult], axes: Any) -> None:
     places = range(len(levels))
     names = [level.level.name for level in levels]
-    axes.plot(places, [lv.rate for lv in levels], "o-", color=BLUE, label="system")
+    system = "system" if levels[0].steady is None else "system, steady"
+    axes.plot(places, [lv.rate for lv in levels], "o-", color=BLUE, label=system)
     of_requests = [lv.tgs.mean if lv.tgs else None for lv in levels]
     axes.plot(places, of_requests, "s-", color=ORANGE, label="each request, mean")
     first = levels[0]

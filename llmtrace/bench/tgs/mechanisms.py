@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from llmtrace import api
 from llmtrace.bench import generation
-from llmtrace.bench.models import Subject
+from llmtrace.bench.models import Subject, transformers_release
 from llmtrace.bench.settings import Generation
 from llmtrace.bench.tgs.load import Job, Level
 from llmtrace.errors import ConfigError
@@ -25,7 +25,8 @@ from llmtrace.errors import ConfigError
 now = time.perf_counter_ns
 POLL_S = 0.1
 """Waits are cut into such parts, so that Ctrl-C is heard."""
-RESULT_S = 600.0
+FIRST_ON_CPU = (5, 1)
+"""The first release whose continuous batching runs without a GPU."""
 
 Ended = Callable[[Job], None]
 
@@ -242,7 +243,8 @@ class Continuous:
 
     def __init__(self, subject: Subject, plan: Generation) -> None:
         model = subject.model
-        if not hasattr(model, "init_continuous_batching"):
+        too_old = subject.device.type == "cpu" and transformers_release() < FIRST_ON_CPU
+        if too_old or not hasattr(model, "init_continuous_batching"):
             raise ConfigError(
                 "--mechanism continuous needs transformers 4.53 or newer, and 5.1 on a CPU"
             )
