@@ -3,6 +3,7 @@
 import csv
 import functools
 import json
+import queue
 import threading
 import time
 
@@ -12,7 +13,7 @@ from transformers.generation.continuous_batching import continuous_api
 
 from llmtrace.bench import generation, models, prompts
 from llmtrace.bench.settings import Generation, ModelChoice, PromptChoice
-from llmtrace.bench.tgs import evaluation, mechanisms, running
+from llmtrace.bench.tgs import evaluation, load, mechanisms, running
 from llmtrace.bench.tgs.load import Level
 from llmtrace.bench.tracing import traced
 from llmtrace.cli import main
@@ -102,6 +103,15 @@ def test_what_comes_before_generate_counts(config, tmp_path, monkeypatch, mechan
     assert bench(config, out, *how) == 0
     for row in csv.DictReader((out / "tgs.csv").read_text().splitlines()):
         assert 0.03 <= float(row["queue_s"]) < float(row["ttft_s"]) < float(row["e2e_s"])
+
+
+def test_an_arrival_in_a_thousand_years():
+    """It is waited for in parts; stopping does not wait for it."""
+    jobs = [load.Job(0, None, due_ns=10**20)]
+    arrivals = mechanisms._Arrivals(Level(1, "threads", 1, rate=1e-11), jobs)
+    with arrivals.arriving(), pytest.raises(queue.Empty):
+        arrivals.next(0.05)
+    assert arrivals.next(5) is None
 
 
 @pytest.fixture

@@ -25,6 +25,8 @@ from llmtrace.errors import ConfigError
 now = time.perf_counter_ns
 POLL_S = 0.1
 """Waits are cut into such parts, so that Ctrl-C is heard."""
+LONGEST_WAIT_S = 3600.0
+"""There are rates whose next arrival is further away than a lock can be told to wait."""
 FIRST_ON_CPU = (5, 1)
 """The first release whose continuous batching runs without a GPU."""
 
@@ -84,7 +86,7 @@ class _Arrivals:
     def _dispatch(self) -> None:
         for job in self._jobs:
             while (left := (job.due_ns or 0) - now()) > 0 and not self._stopped.is_set():
-                self._stopped.wait(left / 1e9)
+                self._stopped.wait(min(left / 1e9, LONGEST_WAIT_S))
             if self._stopped.is_set():
                 break
             job.submitted_ns = now()
