@@ -88,5 +88,6 @@ def draw_resources(levels: Sequence[LevelResult], subtitle: str) -> Any | None:
             row.set_xticks([])
             row.grid(visible=False)
             made.colorbar(image, ax=row, pad=0.01)
-        axes[-1, 0].set_xlabel("time of the level, from its begin to its end")
+        over = "time of the level, from its begin to its end"
+        axes[-1, 0].set_xlabel(f"{over}; rows: {_xlabel(levels)}")
     return made
