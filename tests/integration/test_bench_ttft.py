@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
 
-from llmtrace.bench import generation, models, prompts, trials
+from llmtrace.bench import generation, models, outputs, prompts, trials
 from llmtrace.bench.settings import Generation, ModelChoice, PromptChoice
 from llmtrace.cli import main
 
@@ -74,6 +74,17 @@ class TestFiles:
         assert (out / "ttft.png").read_bytes().startswith(b"\x89PNG")
         said = capsys.readouterr().out
         assert said.rstrip().splitlines()[-1].startswith("TTFT_mean=")
+
+    def test_the_picture_says_its_conditions(self, config, tmp_path, monkeypatch):
+        """All four, at its foot, as the other tools' do."""
+        drawn = []
+        monkeypatch.setattr(
+            outputs.OutputFolder, "write_figure", lambda _folder, made: drawn.append(made)
+        )
+        assert bench(config, tmp_path / "out", "--trials", 2, "--prompt-tokens", "4,9") == 0
+        foot = drawn[0].get_supxlabel()
+        for said in ("prompt tokens: 4 to 9", "greedy", "concurrency: mean 1.00", "GPU memory"):
+            assert said in foot
 
     def test_the_report_of_its_trace_agrees(self, config, tmp_path, capsys):
         """The trace file holds the requests that count, and no other."""
