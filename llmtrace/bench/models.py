@@ -18,6 +18,7 @@ from llmtrace.bench.shapes import shape
 from llmtrace.errors import ConfigError, LlmtraceError, MissingExtraError
 
 DEMO = "demo"
+_TOKENIZER_FILES = ("tokenizer", "tokenization", "vocab", "merges", "tekken")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Subject:
 
     model: Any
     tokenizer: Any | None
-    """None: of random weights."""
+    """None: of random weights, or of a folder that holds none."""
     choice: ModelChoice
 
     @property
@@ -92,6 +93,8 @@ def _check(choice: ModelChoice) -> None:
             device = torch.device(choice.device)
         except RuntimeError:
             raise ConfigError(f"--device {choice.device}: is no device, such as cuda:0") from None
+        if device.type == "meta":
+            raise ConfigError(f"--device {choice.device}: computes nothing")
         if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
             raise ConfigError(
                 f"--device {choice.device}: there is no such CUDA device here "
@@ -150,7 +153,8 @@ def _saved(choice: ModelChoice) -> Subject:
     disable_progress_bar()
     place, gguf = _place(choice)
     named: dict[str, Any] = {"gguf_file": gguf} if gguf else {}
-    tokenizer = AutoTokenizer.from_pretrained(place, **named)
+    told = gguf or _tells_tokens(Path(place))
+    tokenizer = AutoTokenizer.from_pretrained(place, **named) if told else None
     stored = None if gguf else _stored_quantization(AutoConfig.from_pretrained(place))
     if stored and choice.quantization not in {"none", stored}:
         raise ConfigError(
@@ -170,6 +174,18 @@ def _saved(choice: ModelChoice) -> Subject:
     if choice.quantization == "none" and not choice.device_map:
         model = model.to(device_of(choice))
     return Subject(model, tokenizer, choice)
+
+
+def _tells_tokens(place: Path) -> bool:
+    """Return whether a tokenizer was saved with a model.
+
+    Without its files transformers fails for some models, and for others makes one that knows no
+    token. What is no folder here is a hub's name, which transformers looks up.
+    """
+    return not place.is_dir() or any(
+        file.name.startswith(_TOKENIZER_FILES) or file.suffix == ".model"
+        for file in place.iterdir()
+    )
 
 
 def _stored_quantization(config: Any) -> str | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import datetime as dt
 import json
 import math
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from llmtrace.bench.tracing import TRACE, WARMUP_TRACE
 from llmtrace.errors import ConfigError
 
 DEFAULT_FOLDER = "llmtrace-bench"
+_ENDS = (".json", ".csv", ".png", "-*.png", "-*.jsonl")
 
 
 class OutputFolder:
@@ -30,25 +33,52 @@ class OutputFolder:
         Raises:
             ConfigError: Results lie there already, or it cannot be made.
         """
-        now = dt.datetime.now(dt.timezone.utc).strftime("%Y%m%d-%H%M%S")
-        self.path = Path(out) if out else Path(DEFAULT_FOLDER) / f"{tool}-{now}"
+        self.path = Path(out) if out else Path(DEFAULT_FOLDER) / f"{tool}-{_now()}"
         self.tool = tool
-        there = [
-            p
-            for p in (*self.path.glob(f"{tool}*.*"), self.path / TRACE, self.path / WARMUP_TRACE)
-            if p.exists()
-        ]
+        there = self._there()
         if there and not overwrite:
             raise ConfigError(
                 f"--out {self.path}: {there[0].name} lies there already; name another folder, or "
                 "say --overwrite"
             )
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            for old in there:
+            made = self._make(new=out is None)
+        except OSError as error:
+            raise ConfigError(f"--out {self.path}: {error.strerror or error}") from None
+        if made:
+            # A run that ends before it writes, because of a typing error say, leaves no folder.
+            weakref.finalize(self, _remove_if_empty, self.path)
+
+    def clear(self) -> None:
+        """Remove the results that are replaced; called when the model is there to make new ones.
+
+        Raises:
+            ConfigError: They cannot be removed.
+        """
+        try:
+            for old in self._there():
                 old.unlink()
         except OSError as error:
             raise ConfigError(f"--out {self.path}: {error.strerror or error}") from None
+
+    def _there(self) -> list[Path]:
+        """Return the files of a run of this tool, and only those, that lie in the folder."""
+        own = (f"{self.tool}{end}" for end in _ENDS)
+        found = (p for name in own for p in self.path.glob(name))
+        traces = (self.path / TRACE, self.path / WARMUP_TRACE)
+        return [*found, *(p for p in traces if p.exists())]
+
+    def _make(self, *, new: bool) -> bool:
+        """Make the folder and return whether it was not there; a *new* one is nobody else's."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        first, number = self.path, 1
+        while not _made(self.path):
+            if not new:
+                self.path.mkdir(exist_ok=True)  # it complains of what is no folder
+                return False
+            number += 1
+            self.path = first.with_name(f"{first.name}-{number}")
+        return True
 
     def write_json(self, result: Mapping[str, Any]) -> Path:
         """Write the result, strictly: no NaN, no Infinity."""
@@ -73,6 +103,24 @@ class OutputFolder:
         file = self.path / f"{self.tool}.{suffix}"
         file.write_text(text, encoding="utf-8")
         return file
+
+
+def _now() -> str:
+    return dt.datetime.now(dt.timezone.utc).strftime("%Y%m%d-%H%M%S")
+
+
+def _made(folder: Path) -> bool:
+    """Make a folder; return False if something of its name is there."""
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        return False
+    return True
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def to_json(result: Any) -> str:

@@ -43,10 +43,12 @@ class Prompts:
         if choice.file is not None:
             if subject.tokenizer is None:
                 raise ConfigError(
-                    "--prompt-file needs a tokenizer, which random weights do not have: "
-                    "use --prompt-tokens"
+                    "--prompt-file needs a tokenizer, which random weights, and folders saved "
+                    "without one, do not have: use --prompt-tokens"
                 )
             self._texts = [_tokenized(subject, text) for text in read_texts(choice.file)]
+            if not all(prompt.tokens for prompt in self._texts):
+                raise ConfigError(f"--prompt-file {choice.file}: a prompt has no token")
 
     @property
     def kinds(self) -> int:
@@ -87,11 +89,12 @@ def read_texts(file: str) -> list[str]:
         ConfigError: It cannot be read, or holds no prompt.
     """
     try:
-        content = Path(file).read_text(encoding="utf-8")
+        content = Path(file).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "is not UTF-8 text"
         raise ConfigError(f"--prompt-file {file}: {reason}") from None
-    lines = [(n, line) for n, line in enumerate(content.splitlines(), 1) if line.strip()]
+    # Not splitlines(): a form feed, or a line separator inside of a JSON text, ends no line.
+    lines = [(n, line) for n, line in enumerate(content.split("\n"), 1) if line.strip()]
     as_json = bool(lines) and lines[0][1].lstrip().startswith("{")
     found = list(_of_json(file, lines)) if as_json else [line for _, line in lines]
     if not found:

@@ -67,6 +67,12 @@ def conditions_of(records: Sequence[RequestRecord]) -> list[tuple[str, str]]:
     return conditions(build_report(records).tgs.conditions)
 
 
+def conditions_in_two_lines(records: Sequence[RequestRecord]) -> str:
+    """Return the four conditions for the foot of a picture."""
+    told = [f"{name}: {said}" for name, said in conditions_of(records)]
+    return "\n".join((" · ".join(told[:2]), " · ".join(told[2:])))
+
+
 def cautions_of(cautions: Sequence[Caution]) -> list[dict[str, str]]:
     """Return cautions for JSON."""
     return [asdict(caution) for caution in cautions]

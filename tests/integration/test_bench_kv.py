@@ -371,6 +371,16 @@ class TestFiles:
             assert found["interrupted"] is True
             assert found["cache"]["steps"] == (2 if part == "watched" else 6)
 
+    def test_an_app_that_fails_to_prepare(self, config, tmp_path, capsys):
+        """Its error in one line; no traceback, and no folder."""
+        app, out = tmp_path / "broken_app.py", tmp_path / "out"
+        app.write_text("def wrap(model):\n    model.no_such_thing()\n")
+        assert bench(config, out, "--prepare", f"{app}:wrap", "--prompt-tokens", 8) == 2
+        error = capsys.readouterr().err.strip()
+        assert "wrap: failed: AttributeError" in error
+        assert "\n" not in error
+        assert not out.exists()
+
     def test_a_model_without_attention(self, tmp_path, capsys):
         """It has no KV cache to look at."""
         shape = {"model_type": "mamba", "vocab_size": 64, "hidden_size": 16, "state_size": 4,

@@ -6,9 +6,9 @@ import time
 
 import pytest
 import torch
-from transformers import LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
 
-from llmtrace.bench import generation, models, prompts, trials
+from llmtrace.bench import generation, models, outputs, prompts, trials
 from llmtrace.bench.settings import Generation, ModelChoice, PromptChoice
 from llmtrace.cli import main
 
@@ -74,6 +74,17 @@ class TestFiles:
         assert (out / "ttft.png").read_bytes().startswith(b"\x89PNG")
         said = capsys.readouterr().out
         assert said.rstrip().splitlines()[-1].startswith("TTFT_mean=")
+
+    def test_the_picture_says_its_conditions(self, config, tmp_path, monkeypatch):
+        """All four, at its foot, as the other tools' do."""
+        drawn = []
+        monkeypatch.setattr(
+            outputs.OutputFolder, "write_figure", lambda _folder, made: drawn.append(made)
+        )
+        assert bench(config, tmp_path / "out", "--trials", 2, "--prompt-tokens", "4,9") == 0
+        foot = drawn[0].get_supxlabel()
+        for said in ("prompt tokens: 4 to 9", "greedy", "concurrency: mean 1.00", "GPU memory"):
+            assert said in foot
 
     def test_the_report_of_its_trace_agrees(self, config, tmp_path, capsys):
         """The trace file holds the requests that count, and no other."""
@@ -194,6 +205,58 @@ class TestRefusals:
         with pytest.raises(models.ConfigError, match="--force"):
             generation.check(quantized, plan, 4)
         generation.check(quantized, plan, 4, force=True)
+
+
+class TestFoldersWithoutTokenizer:
+    @pytest.mark.parametrize("kind", ["llama", "gpt2"])
+    def test_are_measured_with_ids_alone(self, tmp_path, capsys, kind):
+        """transformers refuses one of them and makes an empty tokenizer for the other."""
+        small = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2}
+        config = AutoConfig.for_model(
+            kind, **small, num_attention_heads=2, intermediate_size=32, bos_token_id=1,
+            eos_token_id=2,
+        )  # fmt: skip
+        AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
+        run = ["bench", "ttft", "--model", str(tmp_path / "model"), "--trials", "2"]
+        ids, texts = tmp_path / "ids", tmp_path / "texts"
+        assert main([*run, "--prompt-tokens", "4", "--out", str(ids)]) == 0
+        prompts_file = tmp_path / "prompts.txt"
+        prompts_file.write_text("a text\n")
+        assert main([*run, "--prompt-file", str(prompts_file), "--out", str(texts)]) == 2
+        assert "--prompt-file needs a tokenizer" in capsys.readouterr().err
+        assert not texts.exists()
+
+
+class TestEnds:
+    def test_no_request_that_counts_is_undecided(self, config, tmp_path):
+        """The first request of a model is cold."""
+        out = tmp_path / "out"
+        more = ("--trials", 1, "--warmup", 0, "--prompt-tokens", 4)
+        assert bench(config, out, *more) == 3
+        assert json.loads((out / "ttft.json").read_text())["ttft_s"] is None
+
+    def test_results_stay_until_there_can_be_others(self, config, tmp_path, capsys):
+        """--overwrite beside a model that does not load loses nothing."""
+        out = tmp_path / "out"
+        out.mkdir()
+        (out / "ttft.json").write_text("{}")
+        assert bench(str(tmp_path / "no.json"), out, "--overwrite") == 2
+        assert (out / "ttft.json").read_text() == "{}"
+        assert bench(config, out, "--overwrite", "--trials", 2, "--prompt-tokens", 4) == 0
+        assert (out / "ttft.json").read_text() != "{}"
+
+    @pytest.mark.parametrize("seed", [2**32, 10**30])
+    def test_seeds_that_are_too_large(self, config, tmp_path, capsys, seed):
+        """torch takes none of more than 64 bits, and requests count up from it."""
+        with pytest.raises(SystemExit) as ended:
+            bench(config, tmp_path / "out", "--seed", seed)
+        assert ended.value.code == 2
+        assert "is more than" in capsys.readouterr().err
+
+    def test_the_largest_seed_is_taken(self, config, tmp_path):
+        """Whatever is counted up from it."""
+        more = ("--seed", 2**32 - 1, "--trials", 2, "--prompt-tokens", 4, "--sample")
+        assert bench(config, tmp_path / "out", *more) == 0
 
 
 def test_times_are_those_of_a_stopwatch(subject, monkeypatch):

@@ -1,6 +1,7 @@
 """What all measuring tools share, on times that a test decides; no torch."""
 
 import csv
+import gc
 import json
 
 import pytest
@@ -117,8 +118,37 @@ class TestOutputs:
         folder.write_json({"a": 1})
         with pytest.raises(ConfigError, match=r"ttft\.json lies there already"):
             outputs.OutputFolder(str(tmp_path), "ttft")
-        outputs.OutputFolder(str(tmp_path), "ttft", overwrite=True)
+        again = outputs.OutputFolder(str(tmp_path), "ttft", overwrite=True)
+        assert (tmp_path / "ttft.json").exists(), "there is nothing yet to replace it"
+        again.clear()
         assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
+
+    def test_files_of_others_are_kept(self, tmp_path):
+        """A name that begins as the tool's does is not its own."""
+        mine = {"kv.md", "kv-notes.txt", "kv_old.json", "kvm.csv"}
+        for name in (*mine, "kv.csv", "kv-leaks.png", "trace.jsonl"):
+            (tmp_path / name).write_text("")
+        outputs.OutputFolder(str(tmp_path), "kv", overwrite=True).clear()
+        assert {file.name for file in tmp_path.iterdir()} == mine
+
+    def test_a_run_that_writes_nothing_leaves_no_folder(self, tmp_path):
+        """Only what was made for it goes."""
+        new, old = tmp_path / "new", tmp_path / "old"
+        old.mkdir()
+        folders = [outputs.OutputFolder(str(place), "ttft") for place in (new, old)]
+        assert new.is_dir()
+        folders.clear()
+        gc.collect()
+        assert old.is_dir()
+        assert not new.exists()
+
+    def test_two_runs_of_one_second_have_a_folder_each(self, tmp_path, monkeypatch):
+        """Neither writes into the other's."""
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(outputs, "_now", lambda: "20260101-000000")
+        folders = [outputs.OutputFolder(None, "ttft") for _ in range(3)]
+        names = [folder.path.name for folder in folders]
+        assert names == ["ttft-20260101-000000" + end for end in ("", "-2", "-3")]
 
     def test_a_folder_that_cannot_be_made(self, tmp_path):
         """One line."""
@@ -146,6 +176,14 @@ class TestPromptFile:
         file = tmp_path / "p.jsonl"
         file.write_text('{"prompt": "a\\nb"}\n{"text": "c", "id": 3}\n', encoding="utf-8")
         assert read_texts(str(file)) == ["a\nb", "c"]
+
+    def test_only_a_line_feed_ends_a_line(self, tmp_path):
+        """JSON may hold U+2028, a text a form feed; a mark of the byte order is no text."""
+        file = tmp_path / "p"
+        file.write_bytes(b'\xef\xbb\xbf{"prompt": "a\xe2\x80\xa8b"}\r\n{"text": "c"}\r\n')
+        assert read_texts(str(file)) == ["a\u2028b", "c"]
+        file.write_bytes(b"one\x0ctwo\nthree\n")
+        assert read_texts(str(file)) == ["one\x0ctwo", "three"]
 
     @pytest.mark.parametrize(
         ("content", "says"),

@@ -10,7 +10,7 @@ from llmtrace.analysis.summary import Values
 from llmtrace.bench.charts.style import BLUE, GREEN, GREY, ORANGE, RED, figure
 from llmtrace.bench.itl.causes import Shift, added_s
 from llmtrace.bench.itl.evaluation import ItlResult
-from llmtrace.bench.result import conditions_of
+from llmtrace.bench.result import conditions_in_two_lines
 from llmtrace.bench.texts.shifts import in_short
 
 MS = 1e3
@@ -120,6 +120,5 @@ def _list(marked: list[Shift], found: ItlResult, axes: Any) -> None:
     lines = [f"{number}  {in_short(shift, counted)}" for number, shift in enumerate(marked, 1)]
     text = "\n".join(["Steps found", *lines]) if lines else "Steps found: none"
     axes.text(0, 1, text, va="top", fontsize=9, color=RED if lines else "black")
-    told = [f"{name}: {said}" for name, said in conditions_of(found.trials.records)]
-    halves = (" · ".join(told[:2]), " · ".join(told[2:]))
-    axes.text(0, 0, "\n".join(halves), va="bottom", fontsize=8, color=GREY)
+    told = conditions_in_two_lines(found.trials.records)
+    axes.text(0, 0, told, va="bottom", fontsize=8, color=GREY)

@@ -10,7 +10,7 @@ import numpy as np
 from llmtrace.bench.charts.style import BLUE, GREEN, GREY, ORANGE, RED, figure
 from llmtrace.bench.kv.findings import KvResult, unused
 from llmtrace.bench.kv.leaks import LEAK, LeakTest
-from llmtrace.bench.result import conditions_of
+from llmtrace.bench.result import conditions_in_two_lines
 
 MIB = 2**20
 KIB = 2**10
@@ -60,7 +60,6 @@ def _layers(found: KvResult, axes: Any, made: Any) -> None:
             if due.tokens is not None:
                 off[row, column] = layer.tokens - due.tokens
     axes.grid(visible=False)
-    axes.yaxis.get_major_locator().set_params(integer=True)
     if np.nanmax(np.abs(off), initial=0) > 0:
         most = float(np.nanmax(np.abs(off)))
         image = axes.imshow(
@@ -70,6 +69,7 @@ def _layers(found: KvResult, axes: Any, made: Any) -> None:
         )  # fmt: skip
         made.colorbar(image, ax=axes, label="tokens held beyond those due")
         axes.set(xlabel="tokens run", ylabel="layer")
+        axes.yaxis.get_major_locator().set_params(integer=True)
         return
     last = steps[-1]
     sizes = [layer.size / KIB for layer in last.layers]
@@ -79,14 +79,14 @@ def _layers(found: KvResult, axes: Any, made: Any) -> None:
         axes.plot(
             *zip(*due_sizes, strict=True), color=RED, ls="none", marker="_", ms=10, label="due"
         )
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set(xlabel="layer", ylabel="KiB after the last step", ylim=(0, None))
     axes.legend(loc="lower right", frameon=True)
 
 
 def _conditions(found: KvResult, made: Any) -> None:
-    told = [f"{name}: {said}" for name, said in conditions_of(found.records)]
-    halves = (" · ".join(told[:2]), " · ".join(told[2:]))
-    made.supxlabel("\n".join(halves), fontsize=8, color=GREY, x=0.01, ha="left")
+    told = conditions_in_two_lines(found.records)
+    made.supxlabel(told, fontsize=8, color=GREY, x=0.01, ha="left")
 
 
 def draw_leaks(found: KvResult, leaks: LeakTest, subtitle: str) -> Any:

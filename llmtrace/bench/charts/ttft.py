@@ -7,6 +7,7 @@ from typing import Any
 from llmtrace.analysis.latency import prompt_tokens
 from llmtrace.analysis.summary import present
 from llmtrace.bench.charts.style import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, figure
+from llmtrace.bench.result import conditions_in_two_lines
 from llmtrace.bench.ttft import PARTS, TtftResult, span
 from llmtrace.records import RequestRecord
 
@@ -25,6 +26,8 @@ def draw(found: TtftResult, subtitle: str) -> Any | None:
     with figure("Time to first token", subtitle, ncols=2, width_ratios=(3, 2)) as (made, axes):
         _histogram(found, axes[0])
         _parts(found, axes[1])
+        told = conditions_in_two_lines(found.trials.records)
+        made.supxlabel(told, fontsize=8, color=GREY, x=0.01, ha="left")
     return made
 
 
@@ -41,7 +44,7 @@ def _histogram(found: TtftResult, axes: Any) -> None:
         for name, value, colour in (("mean", summary.mean, GREEN), ("P95", summary.p95, RED)):
             axes.axvline(value * MS, color=colour, label=f"{name} {value * MS:,.1f} ms")
     axes.set(xlabel="TTFT, ms", ylabel="requests", xlim=(0, None))
-    axes.legend()
+    axes.legend(frameon=True)  # lines may pass behind it
 
 
 def _rgb(colour: str) -> tuple[float, float, float]:

@@ -11,8 +11,8 @@ from typing import Any
 from llmtrace.errors import ConfigError
 
 
-def function(named: str) -> Callable[[Any], object]:
-    """Return the function that ``FILE.py:FUNCTION`` names.
+def function(named: str) -> Callable[[Any], None]:
+    """Return the function that ``FILE.py:FUNCTION`` names; if it fails, it raises ConfigError.
 
     Raises:
         ConfigError: There is no such file or function, or the file cannot be run.
@@ -27,8 +27,15 @@ def function(named: str) -> Callable[[Any], object]:
         raise ConfigError(f"--prepare {named}: cannot be run: {reason}") from error
     if not callable(found):
         raise ConfigError(f"--prepare {named}: {file} has no function {name}")
-    made: Callable[[Any], object] = found
-    return made
+
+    def prepare(model: Any) -> None:
+        try:
+            found(model)
+        except Exception as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise ConfigError(f"--prepare {named}: failed: {reason}") from error
+
+    return prepare
 
 
 def _module(file: str) -> Any:

@@ -72,6 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     base = levers.Variant(subject.choice, plan, prompts)
     found = levers.levers(names, subject, base)
     about = environment.environment()
+    folder.clear()
     header = result.header(sides.TOOL, subject, plan, about)
     how = sides.PairPlan(
         arguments.trials, arguments.warmup, arguments.at_concurrency, arguments.force

@@ -62,6 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     generation.check(subject, plan, max(prompts.lengths), force=arguments.force)
     generation.prepare(subject, plan)
     about = environment.environment()
+    folder.clear()
     other_work = cautions.OtherWork()
     with (
         traced(folder.path) as trace,

@@ -73,6 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     if prepare is not None:
         prepare(subject.model)
     about = environment.environment()
+    folder.clear()
     seen = requests.Run()
     run_of = (subject, prompts, plan, arguments.stop_after)
     with traced(folder.path) as trace:

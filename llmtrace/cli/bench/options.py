@@ -16,6 +16,8 @@ from llmtrace.bench.settings import (
 )
 from llmtrace.errors import ConfigError
 
+MOST_SEED = 2**32 - 1
+
 
 def positive(text: str) -> int:
     """Parse a whole number above 0."""
@@ -29,6 +31,14 @@ def count(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
     return int(text)
+
+
+def seed(text: str) -> int:
+    """Parse what random numbers begin with; requests count up from it."""
+    value = count(text)
+    if value > MOST_SEED:
+        raise argparse.ArgumentTypeError(f"{text!r} is more than {MOST_SEED}")
+    return value
 
 
 def lengths(text: str) -> tuple[int, ...]:
@@ -88,7 +98,7 @@ def add_generation(parser: argparse.ArgumentParser, *, new_tokens: int) -> None:
     group.add_argument("--temperature", type=number, metavar="T")
     group.add_argument("--top-p", type=number, metavar="P")
     group.add_argument("--top-k", type=count, metavar="K")
-    group.add_argument("--seed", type=count, default=0, metavar="N", help="default: 0")
+    group.add_argument("--seed", type=seed, default=0, metavar="N", help="default: 0")
     group.add_argument("--stop-at-eos", action="store_true", help="stop as an app would")
 
 

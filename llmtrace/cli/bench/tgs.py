@@ -127,6 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
     generation.prepare(subject, plan)
     mechanism = mechanism_for(arguments.mechanism, subject, plan)
     about = environment.environment()
+    folder.clear()
     other_work = cautions.OtherWork()
     with (
         traced(folder.path) as trace,

@@ -8,6 +8,8 @@ from typing import Any
 
 from llmtrace.cli.bench import options, running
 
+UNDECIDED = 3
+
 
 def add_parser(tools: Any) -> None:
     """Add the tool."""
@@ -49,6 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     generation.check(subject, plan, max(prompts.lengths), force=arguments.force)
     generation.prepare(subject, plan)
     about = environment.environment()
+    folder.clear()
     other_work = cautions.OtherWork()
     with traced(folder.path) as trace, running.progress_bar() as progress:
         trials = run_trials(
@@ -68,4 +71,4 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         width, color = fit(sys.stdout)
         print(text.render(found, header, width=width, color=color))
-    return running.ended(trials, folder.path)
+    return running.ended(trials, folder.path) or (UNDECIDED if found.ttft_s is None else 0)
