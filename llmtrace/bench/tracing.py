@@ -15,6 +15,8 @@ TRACE = "trace.jsonl"
 
 
 WARMUP_TRACE = "trace-warmup.jsonl"
+FLUSH_S = 10.0
+"""The file takes a moment; a collector that the environment names may not answer at all."""
 
 
 class Trace:
@@ -30,7 +32,7 @@ class Trace:
 
     def keep(self, name: str) -> None:
         """Append what has been traced since the last such call to the file *name* instead."""
-        self._handle.flush(30)
+        self._handle.flush(FLUSH_S)
         so_far = self._folder / TRACE
         if so_far.exists():
             with (self._folder / name).open("ab") as file:
@@ -55,7 +57,7 @@ def traced(folder: Path) -> Iterator[Trace]:
     try:
         yield Trace(folder, handle)
     finally:
-        handle.flush(30)
+        handle.flush(FLUSH_S)
         handle.close()
         provider.shutdown()
 

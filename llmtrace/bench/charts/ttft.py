@@ -74,6 +74,10 @@ def _parts(found: TtftResult, axes: Any) -> None:
         if any(means):
             axes.bar(labels, means, bottom=bottom, color=COLOURS[part], label=part)
             bottom = [a + b for a, b in zip(bottom, means, strict=True)]
-    axes.set(xlabel="prompt tokens", ylabel="mean, ms", ylim=(0, 1.35 * max(bottom, default=1)))
+    axes.set(
+        xlabel="prompt tokens",
+        ylabel="from the request, mean, ms",
+        ylim=(0, 1.35 * max(bottom, default=1)),
+    )
     axes.tick_params(axis="x", labelrotation=45 if len(labels) > UPRIGHT else 0)
     axes.legend(loc="upper left", ncols=2)
