@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from llmtrace.bench.charts.style import BLUE, GREEN, GREY, ORANGE, RED, figure
+from llmtrace.bench.charts.style import BLUE, GREEN, GREY, ORANGE, RED, at_foot, figure
 from llmtrace.bench.kv.findings import KvResult, unused
 from llmtrace.bench.kv.leaks import LEAK, LeakTest
 from llmtrace.bench.result import conditions_in_two_lines
@@ -22,7 +22,7 @@ def draw(found: KvResult, subtitle: str) -> Any:
     with figure(title, subtitle, ncols=2, width_ratios=(1, 1)) as (made, axes):
         _sizes(found, axes[0])
         _layers(found, axes[1], made)
-        _conditions(found, made)
+        at_foot(made, conditions_in_two_lines(found.records))
     return made
 
 
@@ -84,11 +84,6 @@ def _layers(found: KvResult, axes: Any, made: Any) -> None:
     axes.legend(loc="lower right", frameon=True)
 
 
-def _conditions(found: KvResult, made: Any) -> None:
-    told = conditions_in_two_lines(found.records)
-    made.supxlabel(told, fontsize=8, color=GREY, x=0.01, ha="left")
-
-
 def draw_leaks(found: KvResult, leaks: LeakTest, subtitle: str) -> Any:
     """Return the figure of memory after each request, as growth since the first."""
     samples = leaks.samples
@@ -105,7 +100,7 @@ def draw_leaks(found: KvResult, leaks: LeakTest, subtitle: str) -> Any:
         axes.set(xlabel="request", ylabel="growth since the first, MiB")
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.legend()
-        _conditions(found, made)
+        at_foot(made, conditions_in_two_lines(found.records))
     return made
 
 

@@ -23,6 +23,11 @@ _STYLE: Any = {
 }
 
 
+def at_foot(made: Any, told: str) -> None:
+    """Write below a figure under which conditions all of it was measured."""
+    made.supxlabel(told, fontsize=8, color=GREY, x=0.01, ha="left")
+
+
 @contextmanager
 def figure(title: str, subtitle: str = "", **layout: Any) -> Iterator[tuple[Any, Any]]:
     """Lend a figure and its axes, with nothing of a screen behind it.

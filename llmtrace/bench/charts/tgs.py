@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from llmtrace.bench.charts.style import BLUE, GREEN, GREY, ORANGE, RED, figure
+from llmtrace.bench.charts.style import BLUE, GREEN, GREY, ORANGE, RED, at_foot, figure
+from llmtrace.bench.result import conditions_in_two_lines
 from llmtrace.bench.tgs.evaluation import LevelResult
 from llmtrace.bench.tgs.resources import RESOURCES
 
@@ -23,7 +24,13 @@ def draw_rates(levels: Sequence[LevelResult], subtitle: str) -> Any | None:
     with figure("Tokens per second, several requests at a time", subtitle, ncols=2) as (made, axes):
         _rates(known, axes[0])
         _latencies(known, axes[1])
+        _conditions(levels, made)
     return made
+
+
+def _conditions(levels: Sequence[LevelResult], made: Any) -> None:
+    records = {id(r.record): r.record for level in levels for r in level.requests}
+    at_foot(made, conditions_in_two_lines(list(records.values())))
 
 
 def _rates(levels: Sequence[LevelResult], axes: Any) -> None:
@@ -90,4 +97,5 @@ def draw_resources(levels: Sequence[LevelResult], subtitle: str) -> Any | None:
             made.colorbar(image, ax=row, pad=0.01)
         over = "time of the level, from its begin to its end"
         axes[-1, 0].set_xlabel(f"{over}; rows: {_xlabel(levels)}")
+        _conditions(levels, made)
     return made

@@ -6,7 +6,7 @@ from typing import Any
 
 from llmtrace.analysis.latency import prompt_tokens
 from llmtrace.analysis.summary import present
-from llmtrace.bench.charts.style import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, figure
+from llmtrace.bench.charts.style import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, at_foot, figure
 from llmtrace.bench.result import conditions_in_two_lines
 from llmtrace.bench.ttft import PARTS, TtftResult, span
 from llmtrace.records import RequestRecord
@@ -26,8 +26,7 @@ def draw(found: TtftResult, subtitle: str) -> Any | None:
     with figure("Time to first token", subtitle, ncols=2, width_ratios=(3, 2)) as (made, axes):
         _histogram(found, axes[0])
         _parts(found, axes[1])
-        told = conditions_in_two_lines(found.trials.records)
-        made.supxlabel(told, fontsize=8, color=GREY, x=0.01, ha="left")
+        at_foot(made, conditions_in_two_lines(found.trials.records))
     return made
 
 

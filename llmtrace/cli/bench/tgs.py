@@ -146,7 +146,7 @@ def run(arguments: argparse.Namespace) -> int:
     made = output.as_object(found, correlations, doubts, header)
     folder.write_json(made)
     folder.write_csv(output.rows(found, plan), output.COLUMNS)
-    subtitle = f"{result.subtitle(header)} · {_conditions(found, plan)}"
+    subtitle = result.subtitle(header)
     for picture, name in (
         (chart.draw_rates(found, subtitle), None),
         (chart.draw_resources(found, subtitle), "resources"),
@@ -160,24 +160,6 @@ def run(arguments: argparse.Namespace) -> int:
         print(text.render(found, correlations, doubts, header, width=width, color=color))
     running.say_where(folder.path)
     return _exit_code(measured, found)
-
-
-def _conditions(found: Any, plan: Any) -> str:
-    """Return the four conditions in a line, for pictures."""
-    from llmtrace.bench.tgs.output import sampling
-
-    prompts = sorted({r.job.prompt.tokens for level in found for r in level.requests})
-    told = (
-        f"{prompts[0]}"
-        if len(prompts) == 1
-        else f"{prompts[0]} to {prompts[-1]}"
-        if prompts
-        else "no"
-    )
-    memory = [r.record.memory_reserved_bytes for level in found for r in level.requests]
-    held = max((m for m in memory if m is not None), default=None)
-    gpu = f"GPU memory {held / 1e9:.1f} GB" if held else "no GPU"
-    return f"{told} prompt tokens · {sampling(plan)} · {gpu}"
 
 
 def _exit_code(measured: list[Measured], found: Sequence[LevelResult]) -> int:
