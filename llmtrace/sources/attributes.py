@@ -30,8 +30,15 @@ MOST_UNIX_NS = 1 << 62
 
 
 def raw_attributes(encoded: Iterable[Raw] | None) -> dict[str, Raw]:
-    """Return an attribute list as a mapping from key to undecoded value."""
-    return {item["key"]: item.get("value") or {} for item in encoded or ()}
+    """Return an attribute list as a mapping from key to undecoded value.
+
+    What has no text for a key is no attribute: keys are sorted and printed.
+    """
+    return {
+        key: item.get("value") or {}
+        for item in encoded or ()
+        if isinstance(key := item["key"], str)
+    }
 
 
 def number(raw: Raw | None) -> float | None:

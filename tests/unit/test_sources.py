@@ -260,6 +260,18 @@ def test_a_request_may_bear_any_name(file):
     assert only(read([file(line({**REQUEST, "name": "decode"}))])).ttft_s == 0.25
 
 
+@pytest.mark.parametrize("key", [None, 5, True, 1.5])
+def test_what_has_no_text_for_a_key_is_no_attribute(file, key):
+    """Of a resource too, whose keys a comparison sorts and prints."""
+    bad = {"key": key, "value": {"stringValue": "app"}}
+    described = json.loads(line({**REQUEST, "attributes": [bad, *REQUEST["attributes"]]}, *STEPS))
+    for resource in described["resourceSpans"]:
+        resource.setdefault("resource", {}).setdefault("attributes", []).append(bad)
+    recording = read([file(json.dumps(described))])
+    assert only(recording).ttft_s == 0.25
+    assert all(isinstance(name, str) for held in recording.resources for name in held)
+
+
 def test_a_collectors_ways_of_writing(file):
     """Numbers for strings and whole numbers for doubles, enums by name, empty values, no status."""
     written = {
