@@ -131,7 +131,7 @@ def run(arguments: argparse.Namespace) -> int:
     other_work = cautions.OtherWork()
     with (
         traced(folder.path) as trace,
-        resources.Sampling(folder.path, os.getpid()) as sampling,
+        resources.Sampling(folder.path, os.getpid(), _gpu(subject.device)) as sampling,
         running.progress_bar() as progress,
     ):
         measured = run_levels(
@@ -160,6 +160,13 @@ def run(arguments: argparse.Namespace) -> int:
         print(text.render(found, correlations, doubts, header, width=width, color=color))
     running.say_where(folder.path)
     return _exit_code(measured, found)
+
+
+def _gpu(device: Any) -> str | None:
+    """Return by what the driver knows the GPU that prompts go to; None: it is none."""
+    from llmtrace.bench.driver import driver_name
+
+    return driver_name(device.index or 0) if device.type == "cuda" else None
 
 
 def _exit_code(measured: list[Measured], found: Sequence[LevelResult]) -> int:
