@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from llmtrace.bench.driver import driver_name, handle_of
 from llmtrace.version import __version__
 
 PACKAGES = ("torch", "transformers", "accelerate", "bitsandbytes", "tokenizers", "flash-attn")
@@ -72,8 +73,9 @@ def gpus() -> list[dict[str, Any]]:
 
         pynvml.nvmlInit()
         for index, gpu in enumerate(found):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            gpu.update(_of_driver(pynvml, handle))
+            name = driver_name(index)
+            if name is not None:
+                gpu.update(_of_driver(pynvml, handle_of(pynvml, name)))
     return found
 
 

@@ -68,7 +68,7 @@ def _sections(report: Report, columns: Sequence[str], *, brief: bool) -> list[Re
         for section in found:
             if section is not None:
                 sections += [Text(), section]
-    return [*sections, Text(), _findings(report.findings)]
+    return [*sections, Text(), findings(report.findings)]
 
 
 def _header(report: Report) -> RenderableType:
@@ -80,11 +80,12 @@ def _header(report: Report) -> RenderableType:
     return Group(*lines)
 
 
-def _findings(findings: tuple[Finding, ...]) -> RenderableType:
-    if not findings:
+def findings(found: Sequence[Finding]) -> RenderableType:
+    """Return what is to be said of the requests, worst first."""
+    if not found:
         return Text("Findings: none")
     lines: list[RenderableType] = [Text("Findings", style="bold")]
-    for finding in findings:
+    for finding in found:
         title = Text(finding.severity, style=_STYLES[finding.severity])
         title.append(f"  {clean(finding.title)} [{clean(finding.code)}]", style="default")
         lines.append(title)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from llmtrace.seams.imported import imported
+
 
 def other_tasks() -> int | None:
     """Return how many tasks beside this one this thread's running event loop has.
@@ -12,7 +14,7 @@ def other_tasks() -> int | None:
         None where no loop runs here. A notebook's loop is not counted: its cells are meant to run
         in it.
     """
-    asyncio = sys.modules.get("asyncio")
+    asyncio = imported("asyncio")
     if asyncio is None or "ipykernel" in sys.modules:
         return None
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from functools import cache
 from typing import Any
 
@@ -18,6 +17,7 @@ from llmtrace.seams.decoding_loops import Loops
 from llmtrace.seams.device_map import several_cuda_devices
 from llmtrace.seams.event_loop import other_tasks
 from llmtrace.seams.generation_config import parameters_of, strategy_of
+from llmtrace.seams.imported import imported
 from llmtrace.seams.inputs import device_of, read_input, read_prompt
 from llmtrace.seams.kv_cache import (
     CACHE_NAMES,
@@ -268,7 +268,7 @@ def _is_compiled(model: Any) -> bool:
 
 def _compiled_graphs() -> int:
     """Return how many graphs dynamo has compiled in this process so far."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
+    dynamo = imported("torch._dynamo.utils")
     if dynamo is None:
         return 0
     return int(dynamo.counters["stats"].get("unique_graphs", 0))

@@ -124,7 +124,7 @@ def slow(config, monkeypatch):
         return forward(self, *args, **kwargs)
 
     monkeypatch.setattr(LlamaForCausalLM, "forward", sleeping)
-    return models.load(ModelChoice(random_weights=config, device="cpu"))
+    return models.load(ModelChoice(random_weights=config, device="cpu", attn="sdpa"))
 
 
 def run(subject, folder, level):
@@ -142,7 +142,7 @@ def run(subject, folder, level):
         )
 
 
-@pytest.mark.parametrize("mechanism", ["threads", "batch"])
+@pytest.mark.parametrize("mechanism", ["threads", "batch", "continuous"])
 def test_rates_are_those_of_a_stopwatch(slow, tmp_path, mechanism):
     """Tokens over time, by clocks outside of llmtrace in the same requests: within 2 %."""
     level = Level(3, mechanism, 6)

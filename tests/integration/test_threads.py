@@ -2,9 +2,12 @@
 
 import asyncio
 import contextvars
+import importlib
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -244,3 +247,34 @@ def test_a_wish_not_to_be_traced_reaches_the_thread(tiny, prompt, telemetry, und
     assert records == []
     assert telemetry.requests() == []
     assert "".join(streamer)
+
+
+@pytest.fixture
+def half_imported(tmp_path, monkeypatch):
+    """A module in the middle of its import, in another thread."""
+    events = SimpleNamespace(begun=threading.Event(), go_on=threading.Event())
+    monkeypatch.setitem(sys.modules, "half_imported_events", events)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "half_imported.py").write_text(
+        "import half_imported_events as events\nevents.begun.set()\nevents.go_on.wait()\n"
+    )
+    importing = threading.Thread(target=importlib.import_module, args=("half_imported",))
+    importing.start()
+    assert events.begun.wait(10)
+    yield sys.modules["half_imported"]
+    events.go_on.set()
+    importing.join()
+    del sys.modules["half_imported"]
+
+
+@pytest.mark.parametrize("name", ["torch._dynamo.utils", "asyncio"])
+def test_another_thread_is_importing_what_we_look_into(
+    tiny, prompt, telemetry, half_imported, monkeypatch, name
+):
+    """First requests of two threads come at the same time, and one of them imports dynamo."""
+    monkeypatch.setitem(sys.modules, name, half_imported)
+    with llmtrace.capture() as records:
+        tiny.generate(prompt, max_new_tokens=3, do_sample=False)
+    monkeypatch.undo()
+    (record,) = records
+    assert record.output_tokens == 3

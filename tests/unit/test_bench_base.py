@@ -107,7 +107,7 @@ class TestBusyMachine:
             pass
         before = work._begun
         work._read = lambda: (before[0] + 1, before[1] + 0.5, before[2] + 0.5)
-        assert work.share() == 0
+        assert work.share() == pytest.approx(0)
 
 
 class TestOutputs:

@@ -11,7 +11,7 @@ from rich.text import Text
 from llmtrace.analysis.comparison import METHOD, Line
 from llmtrace.analysis.intervals import FEWEST_REQUESTS
 from llmtrace.bench.compare_settings.evaluation import VERDICTS, Outcome, Settings, verdict
-from llmtrace.bench.texts.parts import cautions, heading
+from llmtrace.bench.texts.parts import cautions, findings, heading
 from llmtrace.reports.compare_text import percent
 from llmtrace.reports.printing import printed
 from llmtrace.reports.table_parts import make_table, pairs, small_print
@@ -34,6 +34,8 @@ def render(
     if found.unavailable:
         named = [(one.name, clean(one.reason)) for one in found.unavailable]
         parts += [Text(), Text("Not measured", style="bold"), pairs(named)]
+    sides = [side for outcome in found.outcomes for side in outcome.tried.sides]
+    parts += findings(record for side in sides for record in side.single.records)
     parts += [Text(), cautions(found.cautions), Text(), small_print(_note())]
     return printed(parts, width, color)
 

@@ -14,7 +14,7 @@ from llmtrace.bench.floor import FORMULA
 from llmtrace.bench.itl.evaluation import ItlResult
 from llmtrace.bench.itl.output import line
 from llmtrace.bench.result import conditions_of
-from llmtrace.bench.texts.parts import cautions, heading
+from llmtrace.bench.texts.parts import cautions, findings, heading
 from llmtrace.bench.texts.shifts import said
 from llmtrace.reports.printing import printed
 from llmtrace.reports.table_parts import make_table, numbers, pairs, small_print
@@ -39,7 +39,7 @@ def render(
         sections += [Text(), _table(found), Text(), _course(found), Text(), _steps(found)]
     conditions = pairs(conditions_of(found.trials.records))
     sections += [Text(), Text("Conditions", style="bold"), Padding(conditions, (0, 0, 0, 3))]
-    sections += [Text(), cautions(found.cautions)]
+    sections += [*findings(found.trials.records), Text(), cautions(found.cautions)]
     last = line(found)
     if last is not None:
         sections += [Text(), Text(last, style="bold")]

@@ -16,7 +16,7 @@ from llmtrace.bench.kv.findings import KvResult
 from llmtrace.bench.kv.leaks import CLEAN, LEAK, LeakTest
 from llmtrace.bench.kv.steps import Step, Watched
 from llmtrace.bench.result import conditions_of
-from llmtrace.bench.texts.parts import cautions, heading
+from llmtrace.bench.texts.parts import cautions, findings, heading
 from llmtrace.reports.printing import printed
 from llmtrace.reports.table_parts import pairs, small_print
 
@@ -56,7 +56,13 @@ def render(
         sections += [Text(), _leaks(found.leaks)]
     conditions = pairs(conditions_of(found.records))
     sections += [Text(), Text("Conditions", style="bold"), _indented(conditions)]
-    sections += [Text(), cautions(found.cautions), Text(), _verdict(found)]
+    sections += [
+        *findings(found.records),
+        Text(),
+        cautions(found.cautions),
+        Text(),
+        _verdict(found),
+    ]
     return printed(sections, width, color)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,11 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from llmtrace.analysis.findings import merge_findings
 from llmtrace.analysis.summary import Values
 from llmtrace.bench.cautions import Caution
+from llmtrace.records import RequestRecord
+from llmtrace.reports import text
 from llmtrace.reports.wording import clean
 
 BAR_WIDTH = 40
@@ -44,6 +47,12 @@ def cautions(found: Sequence[Caution]) -> RenderableType:
     return Group(
         Text("Cautions", style="bold yellow"), *(Padding(said, (0, 0, 0, 3)) for said in lines)
     )
+
+
+def findings(records: Iterable[RequestRecord]) -> list[RenderableType]:
+    """Return the findings of the requests, such as a consumer that held them up; often none."""
+    found = merge_findings(list({id(record): record for record in records}.values()))
+    return [Text(), text.findings(found)] if found else []
 
 
 def histogram(values: Values, unit: str, scale: float) -> RenderableType:

@@ -38,7 +38,8 @@ def render(
         sections += [Text(), _queues(levels)]
     if any(level.loss is not None for level in levels):
         sections += [Text(), _losses(levels)]
-    sections += [Text(), _use(levels, correlations), Text(), _conditions(levels), Text()]
+    sections += [Text(), _use(levels, correlations), Text(), _conditions(levels)]
+    sections += [*parts.findings(r.record for lv in levels for r in lv.requests), Text()]
     said = [*(c for level in levels for c in level.cautions), *cautions]
     return printed([*sections, parts.cautions(said)], width, color)
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from llmtrace.analysis.first_text import FORMULAS
 from llmtrace.analysis.summary import DEVIATION, PERCENTILE_METHOD, Summary, present
-from llmtrace.bench.texts.parts import cautions, heading, histogram
+from llmtrace.bench.texts.parts import cautions, findings, heading, histogram
 from llmtrace.bench.ttft import TtftResult, line, span
 from llmtrace.reports.printing import printed
 from llmtrace.reports.table_parts import make_table, numbers, small_print
@@ -26,8 +26,8 @@ def render(
     sections: list[RenderableType] = [heading(header), Text(), _counts(found)]
     if found.ttft_s is not None:
         values = present(r.ttft_s for r in found.trials.counted)
-        sections += [Text(), _table(found), Text(), histogram(values, "ms", MS), Text()]
-    sections += [cautions(found.cautions)]
+        sections += [Text(), _table(found), Text(), histogram(values, "ms", MS)]
+    sections += [*findings(found.trials.records), Text(), cautions(found.cautions)]
     said = line(found)
     if said is not None:
         sections += [Text(), Text(said, style="bold")]

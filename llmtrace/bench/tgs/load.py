@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice, takewhile
 from typing import Any
 
 MECHANISMS = ("threads", "batch", "continuous")
@@ -59,9 +61,17 @@ def arrivals_s(rate: float, requests: int, seed: int) -> list[float]:
 
     All are decided beforehand: a request that arrives while others are slow arrives all the same.
     """
+    return list(islice(_arrivals_s(rate, seed), requests))
+
+
+def arrive_within(rate: float, seconds: float, seed: int) -> int:
+    """Return how many requests of that process arrive in its first *seconds*, at least one."""
+    return sum(1 for _ in takewhile(lambda at: at < seconds, _arrivals_s(rate, seed))) or 1
+
+
+def _arrivals_s(rate: float, seed: int) -> Iterator[float]:
     chance = random.Random(seed)  # noqa: S311 - no secret
-    at, found = 0.0, []
-    for _ in range(requests):
-        found.append(at)
+    at = 0.0
+    while True:
+        yield at
         at += chance.expovariate(rate)
-    return found

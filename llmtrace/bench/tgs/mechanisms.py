@@ -287,8 +287,9 @@ class Continuous:
             given["eos_token_id"] = self._subject.model.generation_config.eos_token_id
         named = {"temperature": plan.temperature, "top_p": plan.top_p, "top_k": plan.top_k}
         given |= {name: value for name, value in named.items() if value is not None}
+        config = GenerationConfig(**given)
         return self._subject.model.init_continuous_batching(
-            generation_config=GenerationConfig(**given), **_blocks(level, jobs, plan)
+            generation_config=config, **_blocks(config, level, jobs, plan)
         )
 
     def _serve_closed(self, manager: Any, arrivals: _Arrivals, level: Level, ended: Ended) -> None:
@@ -354,16 +355,17 @@ def _stop(manager: Any, *, at_once: bool) -> None:
     manager.stop(block=True, **({"hard_stop": True} if at_once and can else {}))
 
 
-def _blocks(level: Level, jobs: list[Job], plan: Generation) -> dict[str, Any]:
-    """Return the size of the scheduler's cache: by itself it takes most of the memory there is."""
-    try:
-        from transformers import ContinuousBatchingConfig
-    except ImportError:
-        return {}
+def _blocks(config: Any, level: Level, jobs: list[Job], plan: Generation) -> dict[str, Any]:
+    """Say how large the scheduler's cache is: by itself it takes most of the memory there is."""
     longest = max(job.prompt.tokens for job in jobs) + plan.max_new_tokens
     at_once = len(jobs) if level.rate is not None else level.concurrency
     block = 32
     blocks = at_once * (-(-longest // block) + 1) + 8
-    batch_tokens = max(256, 2 * longest)
-    config = ContinuousBatchingConfig(num_blocks=blocks, max_batch_tokens=batch_tokens)
-    return {"continuous_batching_config": config}
+    size = {"num_blocks": blocks, "max_batch_tokens": max(256, 2 * longest)}
+    try:
+        from transformers import ContinuousBatchingConfig
+    except ImportError:  # older releases read it from the other one
+        for name, value in {**size, "block_size": block}.items():
+            setattr(config, name, value)
+        return {}
+    return {"continuous_batching_config": ContinuousBatchingConfig(**size)}

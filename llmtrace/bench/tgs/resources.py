@@ -45,8 +45,16 @@ RESOURCES = {
 class Sampling:
     """Samples resources into a file while a block runs."""
 
-    def __init__(self, folder: Path, parent: int) -> None:
+    def __init__(self, folder: Path, parent: int, gpu: str | None = None) -> None:
+        """Say what to sample.
+
+        Args:
+            folder: Where :data:`FILE` is written.
+            parent: The process that is measured, which this one is.
+            gpu: As :func:`llmtrace.bench.driver.driver_name` names it; None: no GPU.
+        """
         self._file = folder / FILE
+        self._gpu = gpu or ""
         self._parent = parent
         self._stream: IO[bytes] | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -56,7 +64,7 @@ class Sampling:
         command = [sys.executable, "-m", "llmtrace.bench.tgs.sampler"]
         # A session of its own: Ctrl-C is for the measurement, which then ends this.
         self._process = subprocess.Popen(  # noqa: S603 - ourselves
-            [*command, str(self._parent), str(INTERVAL_S)],
+            [*command, str(self._parent), str(INTERVAL_S), self._gpu],
             stdout=self._stream,
             stderr=subprocess.DEVNULL,
             start_new_session=True,

@@ -76,8 +76,11 @@ def run_levels(
 def _run_level(
     mechanism: Mechanism, prompts: Prompts, measured: Measured, seed: int, progress: Progress
 ) -> None:
+    import torch
+
     run, level = measured.run, measured.run.level
-    # Every level begins with the same prompts: what differs is the load alone.
+    # Every level begins with the same prompts and random state: what differs is the load alone.
+    torch.manual_seed(seed)
     run.jobs = [Job(i, prompts.prompt(i)) for i in range(level.requests)]
     done = []
 

@@ -17,14 +17,18 @@ from typing import Any
 
 import psutil
 
+from llmtrace.bench.driver import handle_of
 
-def gpu_reader() -> Callable[[], dict[str, float]]:
-    """Return what reads the first GPU; it finds nothing where there is none."""
+
+def gpu_reader(name: str = "") -> Callable[[], dict[str, float]]:
+    """Return what reads the GPU that the driver knows by *name*; without one it finds nothing."""
+    if not name:
+        return dict
     try:
         import pynvml as nvml
 
         nvml.nvmlInit()
-        handle = nvml.nvmlDeviceGetHandleByIndex(0)
+        handle = handle_of(nvml, name)
     except Exception:  # noqa: BLE001 - no driver, no GPU: nothing to read
         return dict
 
@@ -43,10 +47,10 @@ def gpu_reader() -> Callable[[], dict[str, float]]:
 
 
 def main(argv: list[str]) -> int:
-    """Sample until the process *argv[0]* is gone, every *argv[1]* seconds."""
+    """Sample every *argv[1]* seconds until the process *argv[0]* is gone; *argv[2]*: the GPU."""
     parent, interval = int(argv[0]), float(argv[1])
     process = psutil.Process(parent)
-    read_gpu = gpu_reader()
+    read_gpu = gpu_reader(*argv[2:])
     psutil.cpu_percent()
     process.cpu_percent()
     due = time.monotonic()

@@ -59,9 +59,14 @@ def add_parser(tools: Any) -> None:
         "--rate", type=rates, metavar="R,R,...",
         help="open loop: requests that arrive per second, a Poisson process",
     )  # fmt: skip
-    load.add_argument(
+    number = load.add_mutually_exclusive_group()
+    number.add_argument(
         "--requests", type=options.positive, metavar="N",
         help=f"of each level (default: {EACH} for each one at a time, {FEWEST} at least)",
+    )  # fmt: skip
+    number.add_argument(
+        "--duration", type=options.number, metavar="S",
+        help="with --rate: those that arrive in so many seconds; all of them are run",
     )  # fmt: skip
     load.add_argument(
         "--preset", choices=tuple(PRESETS),
@@ -89,9 +94,11 @@ def _with_preset(arguments: argparse.Namespace) -> None:
 
 
 def _levels(arguments: argparse.Namespace) -> list[Level]:
-    from llmtrace.bench.tgs.load import Level
+    from llmtrace.bench.tgs.load import Level, arrive_within
 
     if arguments.rate is None:
+        if arguments.duration is not None:
+            raise ConfigError("--duration needs --rate: a closed loop takes --requests")
         each = arguments.concurrency or (1, 2, 4, 8)
         return [
             Level(n, arguments.mechanism, arguments.requests or max(FEWEST, EACH * n))
@@ -100,8 +107,14 @@ def _levels(arguments: argparse.Namespace) -> list[Level]:
     most = arguments.concurrency or (8,)
     if len(most) > 1:
         raise ConfigError("--rate takes one --concurrency: how many may run at a time")
-    requests = arguments.requests or EACH * most[0]
-    return [Level(most[0], arguments.mechanism, requests, rate) for rate in arguments.rate]
+    seconds, seed = arguments.duration, arguments.seed
+    of_each = {
+        rate: arrive_within(rate, seconds, seed)
+        if seconds is not None
+        else arguments.requests or EACH * most[0]
+        for rate in arguments.rate
+    }
+    return [Level(most[0], arguments.mechanism, n, rate) for rate, n in of_each.items()]
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -131,7 +144,7 @@ def run(arguments: argparse.Namespace) -> int:
     other_work = cautions.OtherWork()
     with (
         traced(folder.path) as trace,
-        resources.Sampling(folder.path, os.getpid()) as sampling,
+        resources.Sampling(folder.path, os.getpid(), _gpu(subject.device)) as sampling,
         running.progress_bar() as progress,
     ):
         measured = run_levels(
@@ -160,6 +173,13 @@ def run(arguments: argparse.Namespace) -> int:
         print(text.render(found, correlations, doubts, header, width=width, color=color))
     running.say_where(folder.path)
     return _exit_code(measured, found)
+
+
+def _gpu(device: Any) -> str | None:
+    """Return by what the driver knows the GPU that prompts go to; None: it is none."""
+    from llmtrace.bench.driver import driver_name
+
+    return driver_name(device.index or 0) if device.type == "cuda" else None
 
 
 def _exit_code(measured: list[Measured], found: Sequence[LevelResult]) -> int:
