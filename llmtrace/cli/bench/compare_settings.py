@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +62,6 @@ def run(arguments: argparse.Namespace) -> int:
     from llmtrace.bench.prompts import Prompts
     from llmtrace.bench.texts import compare_settings as text
     from llmtrace.bench.tracing import traced
-    from llmtrace.reports.summary import fit
 
     plan, prompts = options.generation(arguments), options.prompt_choice(arguments)
     names = _names(arguments.levers, tuple(levers.LEVERS))
@@ -92,11 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     picture = chart.draw(settings, result.subtitle(header))
     if picture is not None:
         folder.write_figure(picture)
-    if arguments.json:
-        print(outputs.to_json(made))
-    else:
-        width, color = fit(sys.stdout)
-        print(text.render(settings, header, width=width, color=color))
+    running.print_result(arguments, made, partial(text.render, settings, header))
     _say_where(folder.path)
     return running.INTERRUPTED if interrupted else 0
 

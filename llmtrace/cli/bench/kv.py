@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from llmtrace.cli.bench import options, running
@@ -51,25 +52,19 @@ def add_parser(tools: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Measure, write, print."""
     running.need()
-    from llmtrace.bench import environment, generation, outputs, result
+    from llmtrace.bench import environment, result
     from llmtrace.bench.charts import kv as chart
     from llmtrace.bench.kv import findings, output, preparing
     from llmtrace.bench.kv import running as requests
-    from llmtrace.bench.prompts import Prompts
     from llmtrace.bench.texts import kv as text
     from llmtrace.bench.tracing import traced
     from llmtrace.errors import ConfigError
-    from llmtrace.reports.summary import fit
 
     plan = options.generation(arguments)
     if (arguments.stop_after or 0) > plan.max_new_tokens:
         raise ConfigError("--stop-after is more than --max-new-tokens")
     prepare = preparing.function(arguments.prepare) if arguments.prepare else None
-    folder = outputs.OutputFolder(arguments.out, findings.TOOL, overwrite=arguments.overwrite)
-    subject = running.loaded(arguments)
-    prompts = Prompts(subject, options.prompt_choice(arguments), plan.seed)
-    generation.check(subject, plan, max(prompts.lengths), force=arguments.force)
-    generation.prepare(subject, plan)
+    folder, subject, prompts = running.set_up(arguments, findings.TOOL, plan)
     if prepare is not None:
         prepare(subject.model)
     about = environment.environment()
@@ -91,11 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder.write_figure(chart.draw(found, result.subtitle(header)))
     if found.leaks is not None:
         folder.write_figure(chart.draw_leaks(found, found.leaks, result.subtitle(header)), "leaks")
-    if arguments.json:
-        print(outputs.to_json(made))
-    else:
-        width, color = fit(sys.stdout)
-        print(text.render(found, header, width=width, color=color))
+    running.print_result(arguments, made, partial(text.render, found, header))
     running.say_where(folder.path)
     return exit_code(found)
 

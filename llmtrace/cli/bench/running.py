@@ -7,14 +7,17 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from llmtrace.cli.extras import require
 
 if TYPE_CHECKING:
     from llmtrace.bench.models import Subject
+    from llmtrace.bench.outputs import OutputFolder
+    from llmtrace.bench.prompts import Prompts
+    from llmtrace.bench.settings import Generation
     from llmtrace.bench.trials import Progress, Trials
 
 INTERRUPTED = 130
@@ -72,6 +75,41 @@ def progress_bar() -> Iterator[Progress]:
             bar.update(task, description=what, completed=done, total=of)
 
         yield show
+
+
+def set_up(
+    arguments: argparse.Namespace, tool: str, plan: Generation
+) -> tuple[OutputFolder, Subject, Prompts]:
+    """Return the folder of the results, the model, and its prompts.
+
+    Raises:
+        LlmtraceError: One of them cannot be had, or *plan* cannot work with them.
+    """
+    from llmtrace.bench import generation
+    from llmtrace.bench.outputs import OutputFolder
+    from llmtrace.bench.prompts import Prompts
+    from llmtrace.cli.bench.options import prompt_choice
+
+    folder = OutputFolder(arguments.out, tool, overwrite=arguments.overwrite)
+    subject = loaded(arguments)
+    prompts = Prompts(subject, prompt_choice(arguments), plan.seed)
+    generation.check(subject, plan, max(prompts.lengths), force=arguments.force)
+    generation.prepare(subject, plan)
+    return folder, subject, prompts
+
+
+def print_result(
+    arguments: argparse.Namespace, made: Mapping[str, Any], render: Callable[..., str]
+) -> None:
+    """Print the JSON if that is asked for; else what *render* says, fit for this terminal."""
+    from llmtrace.bench.outputs import to_json
+    from llmtrace.reports.summary import fit
+
+    if arguments.json:
+        print(to_json(made))
+    else:
+        width, color = fit(sys.stdout)
+        print(render(width=width, color=color))
 
 
 def ended(trials: Trials, folder: Path) -> int:

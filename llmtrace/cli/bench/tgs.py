@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from llmtrace.cli.bench import options, running
@@ -120,24 +121,18 @@ def _levels(arguments: argparse.Namespace) -> list[Level]:
 def run(arguments: argparse.Namespace) -> int:
     """Measure, write, print."""
     running.need()
-    from llmtrace.bench import cautions, environment, generation, outputs, result
+    from llmtrace.bench import cautions, environment, result
     from llmtrace.bench.charts import tgs as chart
-    from llmtrace.bench.prompts import Prompts
     from llmtrace.bench.texts import tgs as text
     from llmtrace.bench.tgs import evaluation, output, resources
     from llmtrace.bench.tgs.mechanisms import mechanism_for
     from llmtrace.bench.tgs.running import run_levels
     from llmtrace.bench.tracing import traced
-    from llmtrace.reports.summary import fit
 
     _with_preset(arguments)
     plan = options.generation(arguments)
     levels = _levels(arguments)
-    folder = outputs.OutputFolder(arguments.out, output.TOOL, overwrite=arguments.overwrite)
-    subject = running.loaded(arguments)
-    prompts = Prompts(subject, options.prompt_choice(arguments), plan.seed)
-    generation.check(subject, plan, max(prompts.lengths), force=arguments.force)
-    generation.prepare(subject, plan)
+    folder, subject, prompts = running.set_up(arguments, output.TOOL, plan)
     mechanism = mechanism_for(arguments.mechanism, subject, plan)
     about = environment.environment()
     folder.clear()
@@ -166,11 +161,7 @@ def run(arguments: argparse.Namespace) -> int:
     ):
         if picture is not None:
             folder.write_figure(picture, name)
-    if arguments.json:
-        print(outputs.to_json(made))
-    else:
-        width, color = fit(sys.stdout)
-        print(text.render(found, correlations, doubts, header, width=width, color=color))
+    running.print_result(arguments, made, partial(text.render, found, correlations, doubts, header))
     running.say_where(folder.path)
     return _exit_code(measured, found)
 

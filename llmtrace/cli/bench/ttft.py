@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import sys
+from functools import partial
 from typing import Any
 
 from llmtrace.cli.bench import options, running
@@ -36,20 +36,14 @@ def add_parser(tools: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Measure, write, print."""
     running.need()
-    from llmtrace.bench import cautions, environment, generation, outputs, result, ttft
+    from llmtrace.bench import cautions, environment, result, ttft
     from llmtrace.bench.charts import ttft as chart
-    from llmtrace.bench.prompts import Prompts
     from llmtrace.bench.texts import ttft as text
     from llmtrace.bench.tracing import traced
     from llmtrace.bench.trials import run_trials
-    from llmtrace.reports.summary import fit
 
     plan = options.generation(arguments)
-    folder = outputs.OutputFolder(arguments.out, ttft.TOOL, overwrite=arguments.overwrite)
-    subject = running.loaded(arguments)
-    prompts = Prompts(subject, options.prompt_choice(arguments), plan.seed)
-    generation.check(subject, plan, max(prompts.lengths), force=arguments.force)
-    generation.prepare(subject, plan)
+    folder, subject, prompts = running.set_up(arguments, ttft.TOOL, plan)
     about = environment.environment()
     folder.clear()
     other_work = cautions.OtherWork()
@@ -66,9 +60,5 @@ def run(arguments: argparse.Namespace) -> int:
     picture = chart.draw(found, result.subtitle(header))
     if picture is not None:
         folder.write_figure(picture)
-    if arguments.json:
-        print(outputs.to_json(made))
-    else:
-        width, color = fit(sys.stdout)
-        print(text.render(found, header, width=width, color=color))
+    running.print_result(arguments, made, partial(text.render, found, header))
     return running.ended(trials, folder.path) or (UNDECIDED if found.ttft_s is None else 0)
