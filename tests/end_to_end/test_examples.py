@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiny_shape import SHAPE
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SAYS = {
     "thread_streaming.py": "32 tokens; first token after",
@@ -19,16 +21,6 @@ SAYS = {
 SERVED = {"fastapi_stream.py"}
 """Those that run until they are stopped: test_serving.py."""
 
-SHAPE = {
-    "model_type": "llama",
-    "vocab_size": 64,
-    "hidden_size": 16,
-    "intermediate_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-}
 OF_TWO = ("--model_path", "demo", "--prompt_file", "prompts.txt", "--trials", "2")
 TINY = ("--random-weights", "tiny.json")
 """Their tools have tests of their own on the real model."""

@@ -11,7 +11,7 @@ from llmtrace.bench import generation
 from llmtrace.bench.compare_settings import memory
 from llmtrace.cli import main
 from llmtrace.errors import ConfigError
-from tests.integration.test_bench_ttft import SHAPE
+from tests.tiny_shape import SHAPE
 
 
 @pytest.fixture

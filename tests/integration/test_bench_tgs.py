@@ -17,17 +17,7 @@ from llmtrace.bench.tgs import evaluation, load, mechanisms, running
 from llmtrace.bench.tgs.load import Level
 from llmtrace.bench.tracing import traced
 from llmtrace.cli import main
-
-SHAPE = {
-    "model_type": "llama",
-    "vocab_size": 64,
-    "hidden_size": 16,
-    "intermediate_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-}
+from tests.tiny_shape import SHAPE
 
 
 @pytest.fixture
