@@ -29,7 +29,7 @@ class Session:
         self.emitter = Emitter(self.router, self.config)
         self.emitter.complaint = complaint
         self.pipeline = Pipeline(self.config, self.emitter)
-        self.emitter.busy = lambda: self.pipeline.running > 0
+        self.emitter.pause = self.pipeline.pause
         patches = PatchSet()
         self.arming = Arming(self.pipeline, patches, self._sdk_installers(patches))
         self._lock = threading.RLock()

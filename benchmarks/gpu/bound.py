@@ -3,9 +3,10 @@
 For decoding and for prefill, small and large: launch lead and host-bound ratio as llmtrace gives
 them in a run without the profiler, and the share of the time in which the profiler saw the device
 do nothing. Host-bound must mean idle, device-bound busy. MBU and MFU beside the same formulas over
-the profiler's busy time.
+the profiler's busy time. The lead is about the forward alone: where the device has enough to do in
+it and is idle between forwards, llmtrace's spans say so by when each forward was launched.
 
-    python benchmarks/gpu/bound.py [--layers 32] [--json FILE]
+    python benchmarks/gpu/bound.py [--layers 32] [--only NAME ...] [--json FILE]
 """
 
 from __future__ import annotations
@@ -30,6 +31,13 @@ IDLE = 0.3
 BUSY = 0.1
 """Idle for more than 30 % of the time is host-bound, for less than 10 % device-bound."""
 LEAD_US = 200
+STATIC = {"cache_implementation": "static"}
+REQUESTS = {
+    "short": ("one short prompt, eager", (128, 1), 16, {}),
+    "compiled": ("one short prompt, static cache, compiled", (128, 1), 16, STATIC),
+    "long": ("one long prompt, eager", (3000, 1), 8, {}),
+    "batch": ("64 prompts of 1,024, eager", (1024, 64), 8, {}),
+}
 
 
 def run(model, prompt, tokens: int, **how: object) -> dict[str, object]:
@@ -65,10 +73,18 @@ def run(model, prompt, tokens: int, **how: object) -> dict[str, object]:
             "launch_lead_us_p50": round(statistics.median(leads)),
             "host_bound_ratio": round(record.host_bound_ratio, 3),
             "idle_share": idle(line.busy_ns(first, last) / (tokens - 1), record.tpot_s),
+            "between_forwards": round(between(record), 3),
             "mbu": round(record.mbu, 3),
             "read_gb_per_step": round(record.decode_bytes / 1e9, 3),
         }
     return found
+
+
+def between(record: llmtrace.RequestRecord) -> float:
+    """Return the share of decoding in which no forward had been launched since the last token."""
+    steps = record.steps[1:]
+    waited = sum(step.forward_start_s - step.start_s for step in steps)
+    return waited / sum(step.end_s - step.start_s for step in steps)
 
 
 def idle(busy_ns: float, time_s: float) -> float:
@@ -86,24 +102,21 @@ def agrees(part: dict[str, dict[str, float]]) -> bool:
     verdicts = [(prefill["launch_lead_us"] < LEAD_US, prefill["idle_share"])]
     if "decode" in part:
         decode = part["decode"]
-        verdicts.append((decode["host_bound_ratio"] > 0.5, decode["idle_share"]))
+        host_bound = decode["host_bound_ratio"] > 0.5
+        told = 0 if host_bound else decode["between_forwards"]
+        verdicts.append((host_bound, decode["idle_share"] - told))
     return all(idle > BUSY if host_bound else idle < IDLE for host_bound, idle in verdicts)
 
 
 def main() -> int:
-    arguments = arguments_of(__doc__, layers=32)
+    arguments = arguments_of(__doc__, layers=32, only=tuple(REQUESTS))
     result = Result(arguments)
     llmtrace.instrument(tracer_provider=null_provider())
     model = make_model(arguments.layers)
-    static = {"cache_implementation": "static"}
-    for name, prompt, tokens, how in (
-        ("one short prompt, eager", prompt_of(128), 16, {}),
-        ("one short prompt, static cache, compiled", prompt_of(128), 16, static),
-        ("one long prompt, eager", prompt_of(3000), 8, {}),
-        ("64 prompts of 1,024, eager", prompt_of(1024, 64), 8, {}),
-    ):
-        part = run(model, prompt, tokens, **how)
-        result.add(name, part, good=agrees(part))
+    for name in arguments.only:
+        title, (tokens, rows), new_tokens, how = REQUESTS[name]
+        part = run(model, prompt_of(tokens, rows), new_tokens, **how)
+        result.add(title, part, good=agrees(part))
     return result.exit_code()
 
 

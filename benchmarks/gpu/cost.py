@@ -1,24 +1,32 @@
 """What tracing costs on a GPU: llmtrace, and other ways of timing each token, side by side.
 
-* ms per token with a static cache and compilation, each method over nothing at all, in turns. A
-  turn is a short request that is not timed, as tracing was just turned on or off, and two that
+* ms per token with a static cache and compilation, each method over nothing at all, taking turns.
+  A turn is a short request that is not timed, as tracing was just turned on or off, and two that
   are, one right after the other. llmtrace builds its spans and hands them to a null exporter.
-  Nothing at all is compared with itself too: that tells how far such a ratio can be trusted;
+  Nothing at all is compared with itself too: that tells how far such a ratio can be trusted. A
+  clock of this script's own stamps each step of every turn: the ratio of the medians of each part
+  leaves out what the machine did now and then, and tells where time goes;
 * host time of llmtrace's hooks in the real loop, hook by hook: stamps of this script's own outside
   and inside of them, with and without llmtrace;
 * time from the last token to the return of ``generate()``, for 512 tokens.
 
-    python benchmarks/gpu/cost.py [--layers 32] [--tokens 64] [--pairs 40] [--rounds 4] [--json F]
+    python benchmarks/gpu/cost.py [--layers 32] [--tokens 64] [--pairs 40] [--rounds 8]
+        [--only ratios hooks] [--json F]
 """
 
 from __future__ import annotations
 
 import gc
+import itertools
+import random
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from contextlib import contextmanager
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from bench import (
     Result,
@@ -46,8 +54,10 @@ from llmtrace.timing import cuda
 
 BUDGET_US = 20.0
 ALL = "all, one forward's end in eight marked"
+NOTHING, TRACED = "nothing", "llmtrace"
 REQUESTS = 2
 SHORT = 8
+DRAWS = 500
 now = time.perf_counter_ns
 
 
@@ -100,9 +110,20 @@ class StampingStreamer(BaseStreamer):
         self.times.append(time.perf_counter())
 
 
+class StepClock(LogitsProcessor):
+    """Stamps the clock at each step, in every turn alike."""
+
+    def __init__(self):
+        self.times = []
+
+    def __call__(self, input_ids, scores):
+        self.times.append(now())
+        return scores
+
+
 @contextmanager
-def traced(provider: TracerProvider):
-    llmtrace.instrument(tracer_provider=provider)
+def traced(provider: TracerProvider, **settings: object):
+    llmtrace.instrument(tracer_provider=provider, **settings)
     try:
         yield {}
     finally:
@@ -110,62 +131,98 @@ def traced(provider: TracerProvider):
 
 
 @contextmanager
-def given(**how: object):
-    yield how
+def given(*processors: LogitsProcessor, streamer: BaseStreamer | None = None):
+    yield {"processors": processors, "streamer": streamer}
 
 
 def methods(provider: TracerProvider):
     return {
-        "llmtrace": lambda: traced(provider),
+        NOTHING: given,
+        TRACED: lambda: traced(provider),
         "nothing again": given,
-        "synchronize every step": lambda: given(
-            logits_processor=LogitsProcessorList([Synchronizing()])
-        ),
-        "event every step": lambda: given(logits_processor=LogitsProcessorList([EventEachStep()])),
-        "span every step": lambda: given(logits_processor=LogitsProcessorList([SpanEachStep()])),
+        "llmtrace, no spans of steps": lambda: traced(provider, steps="none"),
+        "synchronize every step": lambda: given(Synchronizing()),
+        "event every step": lambda: given(EventEachStep()),
+        "span every step": lambda: given(SpanEachStep()),
         "streamer with a clock": lambda: given(streamer=StampingStreamer()),
     }
 
 
-def a_turn(model, prompt, tokens: int, method, how) -> float:
-    """Return ms per token of a turn's requests."""
+class Timed(NamedTuple):
+    """One request, nanoseconds."""
 
-    def request(length: int, more: dict[str, object]) -> None:
-        model.generate(prompt, max_new_tokens=length, do_sample=False, **how(), **more)
+    prefill: int
+    """From the call to the first token's scores."""
+    gaps: list[int]
+    after: int
+    """From the last token's scores to the return, the device being done."""
+
+
+def a_turn(model, prompt, tokens: int, method, how) -> list[Timed]:
+    """Return the requests of a turn, but for the first, short one."""
+
+    def request(length: int, processors=(), streamer=None) -> Timed:
+        clock = StepClock()
+        begun = now()
+        model.generate(
+            prompt,
+            max_new_tokens=length,
+            do_sample=False,
+            logits_processor=LogitsProcessorList([clock, *processors]),
+            streamer=streamer,
+            **how(),
+        )
+        torch.cuda.synchronize()
+        times = clock.times
+        gaps = [after - before for before, after in itertools.pairwise(times)]
+        return Timed(times[0] - begun, gaps, now() - times[-1])
 
     with method() as more:
-        request(SHORT, more)
-        torch.cuda.synchronize()
-        begun = now()
-        for _ in range(REQUESTS):
-            request(tokens, more)
-        torch.cuda.synchronize()
-        return (now() - begun) / tokens / REQUESTS / 1e6
+        request(SHORT, **more)
+        return [request(tokens, **more) for _ in range(REQUESTS)]
 
 
-def side_by_side(model, prompt, tokens: int, method, how, pairs: int) -> dict[str, object]:
-    """Return a method's ms per token and its ratio to doing nothing."""
-    for which in (given, method):
-        a_turn(model, prompt, tokens, which, how)
-    off, on = [], []
+def side_by_side(model, prompt, tokens: int, how, ways, rounds: dict[str, int]) -> dict[str, list]:
+    """Return each method's turns, all methods taking turns, in another order in each round."""
+    turns: dict[str, list[list[Timed]]] = {name: [] for name in ways}
+    order = random.Random(0)  # noqa: S311
     gc.collect()
     gc.freeze()
-    with counting_captures() as captures:
-        for pair in range(pairs):
-            order = ((given, off), (method, on)) if pair % 2 else ((method, on), (given, off))
-            for which, times in order:
-                times.append(a_turn(model, prompt, tokens, which, how))
+    for round_ in range(max(rounds.values())):
+        names = [name for name in ways if round_ < rounds[name]]
+        for name in order.sample(names, len(names)):
+            turns[name].append(a_turn(model, prompt, tokens, ways[name], how))
     gc.unfreeze()
-    return {**compared(off, on), "graphs_captured": captures[-1]}
+    return turns
 
 
-def compared(off: list[float], on: list[float]) -> dict[str, object]:
-    """Return what pairs of ms per token say."""
+def ms_per_token(turn: list[Timed]) -> float:
+    total = sum(timed.prefill + sum(timed.gaps) + timed.after for timed in turn)
+    return total / sum(len(timed.gaps) + 1 for timed in turn) / 1e6
+
+
+def parts_of(turns: np.ndarray) -> np.ndarray:
+    """Return what a part takes as a rule: medians over turns ``[turns, requests, parts]``."""
+    return np.median(turns.reshape(-1, turns.shape[-1]), axis=0)
+
+
+def compared(without: list[list[Timed]], with_it: list[list[Timed]]) -> dict[str, object]:
+    """Return what a method takes beside nothing: turns of the same rounds."""
+    off, on = ([ms_per_token(turn) for turn in turns] for turns in (without, with_it))
     ratios = [b / a for a, b in zip(off, on, strict=True)]
     # The median of what was drawn from lies between these two in 95 % of such samples.
     reach = 0.98 * len(ratios) ** 0.5
     in_order = sorted(ratios)
     low, high = round(len(ratios) / 2 - reach), round(len(ratios) / 2 + reach)
+    apart_off, apart_on = (
+        np.array([[(t.prefill, *t.gaps, t.after) for t in turn] for turn in turns])
+        for turns in (without, with_it)
+    )
+    drawn = np.random.default_rng(0).integers(len(off), size=(DRAWS, len(off)))
+    draws = [parts_of(apart_on[d]).sum() / parts_of(apart_off[d]).sum() for d in drawn]
+    added = (parts_of(apart_on) - parts_of(apart_off)) / 1e3
+    tokens = apart_on.shape[-1] - 1
+    means = (apart_on - apart_off).mean(axis=(0, 1)) / 1e3
     return {
         "pairs": len(ratios),
         "ms_per_token_without": round(statistics.median(off), 4),
@@ -175,11 +232,30 @@ def compared(off: list[float], on: list[float]) -> dict[str, object]:
             round(in_order[max(low - 1, 0)], 4),
             round(in_order[min(high, len(ratios) - 1)], 4),
         ],
-        "ratio_quartiles": [round(q, 4) for q in statistics.quantiles(ratios, n=4)],
-        "added_us_per_token": round(
-            statistics.median(b - a for a, b in zip(off, on, strict=True)) * 1e3, 1
-        ),
+        "ratio_of_medians": round(parts_of(apart_on).sum() / parts_of(apart_off).sum(), 4),
+        "ratio_of_medians_between": np.quantile(draws, [0.025, 0.975]).round(4).tolist(),
+        "added_us_per_token": {
+            "in all": round(added.sum() / tokens, 1),
+            "to the first token": round(added[0] / tokens, 1),
+            "in the steps": round(added[1:-1].sum() / tokens, 1),
+            "at the end": round(added[-1] / tokens, 1),
+            "in all, means": round(means.sum() / tokens, 1),
+            "in the steps, means": round(means[1:-1].sum() / tokens, 1),
+        },
         "ratios": [round(ratio, 4) for ratio in ratios],
+    }
+
+
+def quiet(without: list[list[Timed]], with_it: list[list[Timed]]) -> dict[str, float]:
+    """Return the ratio of the steps' durations at some quantiles: the low ones of quiet moments."""
+    off, on = (
+        np.array([gap for turn in turns for timed in turn for gap in timed.gaps])
+        for turns in (without, with_it)
+    )
+    shares = (0.05, 0.1, 0.25, 0.5)
+    return {
+        f"{share:.0%}": round(float(np.quantile(on, share) / np.quantile(off, share)), 4)
+        for share in shares
     }
 
 
@@ -383,25 +459,40 @@ def after_the_last_token(model, prompt, tokens: int, rounds: int) -> dict[str, o
     }
 
 
-def main() -> int:
-    arguments = arguments_of(__doc__, layers=32, tokens=64, pairs=40, rounds=4)
-    result = Result(arguments)
+def ratios(result: Result, model, prompt, arguments) -> None:
     tokens = arguments.tokens
-    model = make_model(arguments.layers)
-    prompt = prompt_of(128)
-    cache = StaticCache(config=model.config, max_cache_len=prompt.shape[1] + tokens)
+    how = one_static_cache(model, prompt.shape[1] + tokens)
+    ways = methods(null_provider())
+    for method in ways.values():
+        a_turn(model, prompt, tokens, method, how)
+    rounds = dict.fromkeys(ways, arguments.rounds)
+    rounds.update(dict.fromkeys((NOTHING, TRACED, "nothing again"), arguments.pairs))
+    with counting_captures() as captures:
+        turns = side_by_side(model, prompt, tokens, how, ways, rounds)
+    for name, own in turns.items():
+        if name == NOTHING or not own:
+            continue
+        part = compared(turns[NOTHING][: len(own)], own)
+        part["ratio_of_steps_at_quantiles"] = quiet(turns[NOTHING][: len(own)], own)
+        good = name != TRACED or abs(part["ratio_median"] - 1) <= 0.005
+        result.add(f"static cache, compiled: {name}", part, good=good)
+    result.add("graphs captured meanwhile", captures[-1])
 
-    def static():
-        # One cache for all: a new one lies elsewhere, and CUDA graphs are captured anew for it.
+
+def one_static_cache(model, length: int) -> Callable[[], dict[str, object]]:
+    """Return the arguments with a cache: one for all, as a new one is captured anew for."""
+    cache = StaticCache(config=model.config, max_cache_len=length)
+
+    def emptied():
         cache.reset()
         return {"past_key_values": cache}
 
-    for name, method in methods(null_provider()).items():
-        pairs = arguments.pairs if name == "llmtrace" else arguments.rounds
-        part = side_by_side(model, prompt, tokens, method, static, pairs)
-        good = name != "llmtrace" or abs(part["ratio_median"] - 1) <= 0.005
-        result.add(f"static cache, compiled: {name}", part, good=good)
+    return emptied
+
+
+def host_times(result: Result, model, prompt, tokens: int) -> None:
     hooks_of = "host time of each hook, us per step: "
+    static = one_static_cache(model, prompt.shape[1] + tokens)
     part = hooks(model, prompt, tokens, 2, static, CompiledStamps)
     result.add(hooks_of + "static cache, compiled", part, good=within_budget(part))
     part = hooks(model, prompt, tokens, 1)
@@ -412,8 +503,21 @@ def main() -> int:
     with no_events():
         result.add(hooks_of + "eager, two layers, no events", hooks(small, prompt, 256, 2))
     result.add("one event in a tight loop", one_event())
-    part = after_the_last_token(small, prompt, 512, arguments.rounds)
+    part = after_the_last_token(small, prompt, 512, 8)
     result.add("after the last token", part, good=part["ms_added"] < 2)
+
+
+def main() -> int:
+    arguments = arguments_of(
+        __doc__, layers=32, tokens=64, pairs=40, rounds=8, only=("ratios", "hooks")
+    )
+    result = Result(arguments)
+    model = make_model(arguments.layers)
+    prompt = prompt_of(128)
+    if "ratios" in arguments.only:
+        ratios(result, model, prompt, arguments)
+    if "hooks" in arguments.only:
+        host_times(result, model, prompt, arguments.tokens)
     return result.exit_code()
 
 

@@ -204,6 +204,11 @@ class BatchedRequest:
         """Never: its prefill shares the scheduler's steps with others' decoding."""
         return False
 
+    @property
+    def awaits_device(self) -> bool:
+        """Unknown: the scheduler prepares its next step meanwhile."""
+        return False
+
     def abandon(self) -> None:
         """End without a record, from any thread: tracing is being turned off."""
         self.over = True

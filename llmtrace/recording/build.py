@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from llmtrace.known_findings import STEPS_NOT_SEEN, STEPS_TRUNCATED, TOKENS_FROM_FORWARDS
 from llmtrace.recording.delivery import delivery_findings
@@ -140,67 +141,67 @@ def _steps(marks: Marks) -> list[StepRecord]:
     done = 0
     for index, (token, upto) in enumerate(zip(marks.tokens, marks.token_forwards, strict=True)):
         forwards = range(done, upto)
-        step = _step(marks, index, begun, token, forwards, replays)
+        work = _work(marks, index, begun, forwards, replays) if forwards else _NO_WORK
+        forward_start_s = _since_start(marks, work.start_ns)
         steps.append(
-            replace(
-                step,
+            StepRecord(
+                index=index,
+                phase="decode" if index else "prefill",
+                start_s=(begun - marks.start_ns) * NANO,
+                end_s=(token - marks.start_ns) * NANO,
+                tokens=1 if marks.token_counts is None else marks.token_counts[index],
+                forwards=len(forwards),
+                forward_start_s=forward_start_s,
+                forward_end_s=_since_start(marks, work.end_ns),
+                host_duration_s=_seconds(work.host_ns),
+                device_duration_s=_seconds(work.device_ns),
+                launch_lead_s=_seconds(work.lead_ns),
                 put_s=_since_start(marks, puts.get(upto)),
                 host_end_s=_since_start(marks, marks.host_tokens[index])
                 if marks.host_tokens
                 else None,
-                legs=leg_records(marks, legs, forwards, step.forward_start_s),
+                legs=leg_records(marks, legs, forwards, forward_start_s) if legs else (),
             )
         )
         begun, done = token, upto
     return steps
 
 
-def _step(
-    marks: Marks,
-    index: int,
-    begun: int,
-    token: int,
-    forwards: range,
-    replays: Mapping[int, int],
-) -> StepRecord:
-    start_ns = marks.start_ns
-    device_end = lead = device_duration = None
-    forward_start = forward_end = host_duration = None
-    if forwards:
-        first, last = forwards[0], forwards[-1]
-        host_end = marks.forward_ends[last]
-        # Nothing, where a forward was only seen to have ended.
-        host_duration = (
-            sum(marks.forward_ends[i] - marks.forward_starts[i] for i in forwards) or None
-        )
-        forward_start = marks.forward_starts[first] if host_duration else None
-        if index == 0 and marks.encoder_start is not None:
-            forward_start = marks.encoder_start
-        forward_end = host_end
-        if marks.device_forward_ends is not None:
-            device_end = marks.device_forward_ends[last]
-            if index == 0 and marks.device_prefill_start is not None:
-                forward_start = marks.device_prefill_start
-            elif forward_start is not None:
-                # The device began when it was given work, and not before the last token.
-                forward_start = max(replays.get(first, forward_start), begun)
-            if index or forward_start is not None:
-                device_duration = device_end - (begun if index else forward_start or begun)
-            lead = device_end - host_end
-            forward_end = device_end
-    return StepRecord(
-        index=index,
-        phase="decode" if index else "prefill",
-        start_s=(begun - start_ns) * NANO,
-        end_s=(token - start_ns) * NANO,
-        tokens=1 if marks.token_counts is None else marks.token_counts[index],
-        forwards=len(forwards),
-        forward_start_s=_since_start(marks, forward_start),
-        forward_end_s=_since_start(marks, forward_end),
-        host_duration_s=None if host_duration is None else host_duration * NANO,
-        device_duration_s=None if device_duration is None else device_duration * NANO,
-        launch_lead_s=None if lead is None else lead * NANO,
-    )
+class _Work(NamedTuple):
+    """What the forward calls of a step took, nanoseconds."""
+
+    start_ns: int | None = None
+    end_ns: int | None = None
+    host_ns: int | None = None
+    device_ns: int | None = None
+    lead_ns: int | None = None
+
+
+_NO_WORK = _Work()
+
+
+def _work(
+    marks: Marks, index: int, begun: int, forwards: range, replays: Mapping[int, int]
+) -> _Work:
+    """Return what the forwards of a step took that began at *begun*."""
+    first, last = forwards[0], forwards[-1]
+    host_end = marks.forward_ends[last]
+    # Nothing, where a forward was only seen to have ended.
+    host = sum(marks.forward_ends[i] - marks.forward_starts[i] for i in forwards) or None
+    start = marks.forward_starts[first] if host else None
+    if index == 0 and marks.encoder_start is not None:
+        start = marks.encoder_start
+    if marks.device_forward_ends is None:
+        return _Work(start, host_end, host)
+    end = marks.device_forward_ends[last]
+    if index == 0 and marks.device_prefill_start is not None:
+        start = marks.device_prefill_start
+    elif start is not None:
+        # The device began when it was given work, and not before the last token.
+        start = max(replays.get(first, start), begun)
+    known = index or start is not None
+    device = end - (begun if index else start or begun) if known else None
+    return _Work(start, end, host, device, end - host_end)
 
 
 def _drop_surplus(info: RequestInfo, marks: Marks, steps: list[StepRecord]) -> None:
@@ -312,6 +313,10 @@ def _since_queued(info: RequestInfo, marks: Marks, ttft: float | None) -> float 
     if info.queued_since_ns is None or ttft is None:
         return None
     return (marks.start_ns - info.queued_since_ns) * NANO + ttft
+
+
+def _seconds(duration_ns: int | None) -> float | None:
+    return None if duration_ns is None else duration_ns * NANO
 
 
 def _since_start(marks: Marks, at_ns: int | None) -> float | None:

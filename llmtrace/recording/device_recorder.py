@@ -58,6 +58,12 @@ class DeviceRecorder(Recorder):
     def capturing(self) -> bool:
         return self.timer.capturing()
 
+    def awaits_device(self) -> bool:
+        # Any moment may change it, and a look at an event never waits.
+        if self.in_forward or not self.token_events:
+            return False
+        return not self.timer.passed(self.token_events[-1])
+
     def encoder_started(self) -> None:
         if self.encoder_start is None:
             self.encoder_start = now()

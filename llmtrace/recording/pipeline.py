@@ -15,6 +15,7 @@ from llmtrace.guard import guard
 from llmtrace.hardware import Peaks, parse_peaks
 from llmtrace.recording.batch_build import BatchStretch, build_batch
 from llmtrace.recording.build import build_record
+from llmtrace.recording.giving_way import GRACE_S, GivingWay, Needing
 from llmtrace.recording.recorder import Marks
 from llmtrace.recording.request import FinishedRequest, RequestInfo
 from llmtrace.records import BatchRecord, RequestRecord
@@ -34,13 +35,6 @@ DEVICE_WAIT_S = 10.0
 
 CONSUMER_POLL_S = 0.05
 DEVICE_POLL_S = 0.002
-
-GRACE_S = 0.005
-"""A request that follows on a finished one has begun its prefill by then."""
-
-PREFILL_WAIT_S = 0.1
-"""How long a finished request makes room for another one's prefill. That keeps Python busy, and
-every moment of ours would make it longer; in decode steps Python waits for the device anyway."""
 
 Subscriber = Callable[[RequestRecord], None]
 
@@ -68,14 +62,10 @@ class OpenSpan(Protocol):
         """End as a plain span around the requests made inside it."""
 
 
-class Running(Protocol):
+class Running(Needing, Protocol):
     """A request under way."""
 
     info: RequestInfo
-
-    @property
-    def in_prefill(self) -> bool:
-        """Whether its first forward has begun and no token has been selected."""
 
     def abandon(self) -> None:
         """End without a record."""
@@ -128,7 +118,7 @@ class _Job:
 
         Args:
             hurrying: Give up waiting for the streamer's consumer.
-            makes_room: Whether a request of that age is to wait for another one's prefill.
+            makes_room: Whether a request of that age is to give way to those under way.
         """
         age = time.monotonic() - self.ended
         device, stream = self.marks.device, self.info.stream
@@ -163,12 +153,18 @@ class Pipeline:
         """Those who wait for every finished request to be dealt with."""
         self._thread: threading.Thread | None = None
         self._under_way: dict[int, Running] = {}
+        self._giving_way = GivingWay(lambda: list(self._under_way.values()))
         self._orphans: deque[Callable[[], None]] = deque()
 
     @property
     def running(self) -> int:
-        """Requests under way: the background thread makes room for them."""
+        """Requests under way."""
         return len(self._under_way)
+
+    def pause(self) -> None:
+        """Between two pieces of the background thread's work: Python is left to requests."""
+        if not self._awaited:
+            self._giving_way.pause()
 
     def peaks(self) -> Peaks | None:
         """Return the user's own peaks of the device, if there are any."""
@@ -219,10 +215,8 @@ class Pipeline:
         return any(stream is not None and stream.closed for stream in streams)
 
     def _makes_room(self, age_s: float) -> bool:
-        """Whether a request that ended so long ago is to wait for another one's prefill."""
-        if self._awaited or age_s >= PREFILL_WAIT_S:
-            return False
-        return age_s < GRACE_S or any(r.in_prefill for r in list(self._under_way.values()))
+        """Whether a request that ended so long ago is to give way to those under way."""
+        return not self._awaited and self._giving_way.makes_room(age_s)
 
     def listening(self) -> bool:
         """Whether anyone would see a record made now."""
@@ -327,6 +321,7 @@ class Pipeline:
         while True:
             # In one expression: no name here keeps a finished request until the next one.
             guard.call("delivering a record", self._deliver, self._next())
+            self._giving_way.done()
             with self._changed:
                 self._busy = False
                 self._changed.notify_all()

@@ -173,6 +173,10 @@ class Recorder:
         """Whether calls are being captured rather than run."""
         return False
 
+    def awaits_device(self) -> bool:
+        """Whether the request only waits for its device, as seen from another thread."""
+        return False
+
     def encoder_started(self) -> None:
         """An encoder is about to be called, before the model's own first forward."""
         if self.encoder_start is None:

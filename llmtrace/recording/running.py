@@ -119,6 +119,11 @@ class RunningRequest:
         """Whether its first forward has begun and no token has been selected."""
         return bool(self.recorder.forward_starts) and not self.recorder.tokens
 
+    @property
+    def awaits_device(self) -> bool:
+        """Whether all it does is wait for its device."""
+        return self.recorder.awaits_device()
+
     def enter_span(self) -> Callable[[], None]:
         """Make the request's span the current one here; returns what undoes it."""
         return self._span.enter()

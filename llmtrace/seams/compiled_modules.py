@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmtrace.recording.active import active
-from llmtrace.seams.forward import call_compiled, recorded
+from llmtrace.seams.forward import recorded
 from llmtrace.seams.patching import PatchSet
 
 
@@ -32,4 +32,4 @@ def _called(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str
         recorder = recorder.adopted(inner)
     if recorder.model is not inner:
         return wrapped(*args, **kwargs)
-    return recorded(recorder, call_compiled, wrapped, args, kwargs)
+    return recorded(recorder, wrapped, args, kwargs)

@@ -6,6 +6,7 @@ only there, and what comes before may take Python a millisecond.
 
 from __future__ import annotations
 
+from functools import wraps
 from typing import Any
 
 from llmtrace.recording.active import active
@@ -17,7 +18,7 @@ def install(patches: PatchSet) -> None:
     from torch.cuda.graphs import CUDAGraph
 
     patches.wrap(CUDAGraph, "capture_begin", _capture_begin)
-    patches.wrap(CUDAGraph, "replay", _replay)
+    patches.put(CUDAGraph, "replay", _before_replay)
 
 
 def _capture_begin(
@@ -32,13 +33,15 @@ def _capture_begin(
     return wrapped(*args, **kwargs)
 
 
-def _replay(
-    wrapped: Any,
-    instance: Any,  # noqa: ARG001 - wrapt's shape
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:
-    recorder = active.get()
-    if recorder is not None and recorder.in_forward:
-        recorder.graph_replayed()
-    return wrapped(*args, **kwargs)
+def _before_replay(replay: Any) -> Any:
+    """Return what stands before a replay: a closure, as the device waits for it."""
+    current = active.get
+
+    @wraps(replay)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder = current()
+        if recorder is not None and recorder.in_forward:
+            recorder.graph_replayed()
+        return replay(self, *args, **kwargs)
+
+    return call

@@ -8,6 +8,7 @@ hooks of other libraries see the model they always saw.
 from __future__ import annotations
 
 from functools import wraps
+from types import MethodType
 from typing import Any
 
 import wrapt
@@ -54,23 +55,21 @@ def _make_call() -> Any:
                     recorder.encoder_started()
                 return module.__call__(self, *args, **kwargs)
             recorder = recorder.adopted(self)
-        return recorded(recorder, module.__call__, self, args, kwargs)
+        return recorded(recorder, MethodType(module.__call__, self), args, kwargs)
 
     return __call__
 
 
-def recorded(
-    recorder: Recorder, call: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """Call the model, marking the call; not one within a call that is marked already."""
+def recorded(recorder: Recorder, call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Make a model's call and mark it; not one within a call that is marked already."""
     within = len(recorder.forward_starts) != len(recorder.forward_ends)
     if within or (recorder.own_loop and recorder.capturing()):
-        return call(model, *args, **kwargs)
+        return call(*args, **kwargs)
     if recorder.cache is None:
         _note_call(recorder, args, kwargs)
     recorder.forward_started()
     try:
-        result = call(model, *args, **kwargs)
+        result = call(*args, **kwargs)
     except BaseException:
         recorder.forward_failed()
         raise
@@ -109,12 +108,7 @@ class _Chunking(_ObjectProxy):  # type: ignore[misc]
         recorder = active.get()
         if recorder is None:
             return model.forward(*args, **kwargs)
-        return recorded(recorder, call_compiled, model.forward, args, kwargs)
-
-
-def call_compiled(compiled: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call what a compiler made of a model."""
-    return compiled(*args, **kwargs)
+        return recorded(recorder, model.forward, args, kwargs)
 
 
 def _get_compiled_call(
@@ -141,7 +135,7 @@ def _before_compiled(compiled: Any, model: Any) -> Any:
         recorder = current()
         if recorder is None or recorder.model is not model:
             return compiled(*args, **kwargs)
-        return recorded(recorder, call_compiled, compiled, args, kwargs)
+        return recorded(recorder, compiled, args, kwargs)
 
     return call
 

@@ -39,16 +39,20 @@ def kv_layers(cache: Any, device: Any) -> tuple[KvLayers, ...]:
 
     Empty where they are not all tensors on *device*: quantized, offloaded, or not attention's.
     """
-    kinds: Counter[tuple[float, int | None]] = Counter()
+    # Mostly one kind, told apart by the parts that cost least to ask for: this is a request's time.
+    alike: Counter[tuple[Any, ...]] = Counter()
     for held, window in _layers(cache):
         tensors = [t for t in held if hasattr(t, "element_size")]
-        if len(tensors) != 2 or any(len(t.shape) != 4 for t in tensors):  # noqa: PLR2004
+        alike[(*((t.shape, t.dtype, t.device) for t in tensors), window)] += 1
+    kinds: Counter[tuple[float, int | None]] = Counter()
+    for (*tensors, window), layers in alike.items():
+        if len(tensors) != 2 or any(len(shape) != 4 for shape, _, _ in tensors):  # noqa: PLR2004
             return ()
-        if any(t.device.type != device.type or not t.numel() for t in tensors):
+        if any(d.type != device.type or not shape.numel() for shape, _, d in tensors):
             return ()
-        rows, tokens = tensors[0].shape[0], tensors[0].shape[-2]
-        size = sum(t.numel() * t.element_size() for t in tensors)
-        kinds[size / (rows * tokens), window] += 1
+        rows, tokens = tensors[0][0][0], tensors[0][0][-2]
+        size = sum(shape.numel() * dtype.itemsize for shape, dtype, _ in tensors)
+        kinds[size / (rows * tokens), window] += layers
     return tuple(KvLayers(n, n * size, window) for (size, window), n in kinds.items())
 
 

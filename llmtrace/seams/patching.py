@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import wrapt
@@ -48,6 +50,18 @@ class PatchSet:
         if name in vars(owner):
             return False
         self._put(owner, name, _ABSENT, function)
+        return True
+
+    def put(self, owner: type, name: str, make: Callable[[Any], Any]) -> bool:
+        """Put what *make* returns in place of a plain method *owner* defines; False if it has none.
+
+        Without wrapt, so for what the device waits for alone: under another library's wrapper it
+        cannot be cut out, and has to pass on what is none of ours.
+        """
+        original = vars(owner).get(name, _ABSENT)
+        if not isinstance(original, FunctionType):
+            return False
+        self._put(owner, name, original, make(original))
         return True
 
     def _put(self, owner: type, name: str, original: Any, ours: Any) -> None:

@@ -16,6 +16,7 @@ from opentelemetry.trace import Link, SpanContext, TraceFlags, Tracer
 from llmtrace import names
 from llmtrace.config import Steps
 from llmtrace.records import BatchRecord, BatchStepRecord
+from llmtrace.telemetry.finished_spans import writer
 from llmtrace.telemetry.metrics import Metrics
 
 MAX_LINKS = 128
@@ -35,15 +36,9 @@ def write_batch(
         start_time=first.start_unix_ns,
     )
     if steps == "spans":
-        context = trace.set_span_in_context(root, Context())
+        write = writer(tracer, trace.set_span_in_context(root, Context()))
         for count, step in enumerate(record.steps, start=1):
-            span = tracer.start_span(
-                names.SPAN_BATCH_STEP,
-                context=context,
-                attributes=_attributes(step),
-                start_time=step.start_unix_ns,
-            )
-            span.end(step.end_unix_ns)
+            write(names.SPAN_BATCH_STEP, step.start_unix_ns, step.end_unix_ns, _attributes(step))
             rest(count)
     rest(0)
     root.end(last.end_unix_ns)

@@ -21,10 +21,13 @@ from llmtrace.telemetry.batches import count_batch, write_batch
 from llmtrace.telemetry.destination import Destination, Router
 from llmtrace.telemetry.errands import Errands
 from llmtrace.telemetry.metrics import labels_of
-from llmtrace.telemetry.spans import BREATHER_SPANS, LiveSpan, breathe, write_group, write_spans
+from llmtrace.telemetry.spans import LiveSpan, write_group, write_spans
 
 FLUSH_EVERY_SPANS = 1024
 """A default batch processor holds 2,048 spans and drops what comes after."""
+
+SPANS_AT_ONCE = 16
+"""Some 0.1 ms of work; then Python is left to the requests under way."""
 
 _SUPPRESS_KEY = getattr(otel_context, "_SUPPRESS_INSTRUMENTATION_KEY", None)
 
@@ -72,8 +75,8 @@ class Emitter:
         self.errands = Errands()
         self.complaint: str | None = None
         """What is wrong with the environment's settings: said once there is a request."""
-        self.busy: Callable[[], bool] = lambda: False
-        """Whether requests are under way, to which Python is left now and then."""
+        self.pause: Callable[[], None] = lambda: None
+        """Called between two pieces of work: Python is left to the requests under way."""
         self._dirty: dict[int, Any] = {}
         """Providers that were given spans since they were last flushed."""
 
@@ -187,8 +190,8 @@ class Emitter:
 
     def _rest(self, provider: Any) -> Callable[[int], None]:
         def rest(count: int) -> None:
-            if count % BREATHER_SPANS == 0:
-                breathe(self.busy())
+            if count % SPANS_AT_ONCE == 0:
+                self.pause()
             # Counted over all requests: many short ones fill a queue as a long one does.
             self._unflushed[id(provider)] += 1
             if self._unflushed[id(provider)] >= FLUSH_EVERY_SPANS:

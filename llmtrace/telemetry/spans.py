@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -23,14 +22,10 @@ from llmtrace.telemetry.attributes import (
     start_attributes,
     step_attributes,
 )
+from llmtrace.telemetry.finished_spans import writer
 from llmtrace.telemetry.rank_spans import rank_context, rank_ids
 from llmtrace.telemetry.server_spans import server_start
 from llmtrace.telemetry.sound_text import sound
-
-BREATHER_SPANS = 4
-"""Spans built in one go while a request runs; then Python is left to it."""
-
-BREATHER_S = 0.0002
 
 Rest = Callable[[int], None]
 """Called with the number of spans built so far; may wait."""
@@ -154,15 +149,11 @@ def write_group(live: LiveSpan, name: str | None, end_unix_ns: int) -> None:
 
 def _write_steps(tracer: Tracer, live: LiveSpan, record: RequestRecord, rest: Rest) -> None:
     origin = record.start_unix_ns
+    write_span = writer(tracer, live.context)
 
     def write(name: str, start_s: float, end_s: float, attributes: dict[str, Any]) -> None:
-        span = tracer.start_span(
-            name,
-            context=live.context,
-            attributes=attributes,
-            start_time=origin + round(start_s * 1e9),
-        )
-        span.end(origin + round(end_s * 1e9))
+        start_ns, end_ns = origin + round(start_s * 1e9), origin + round(end_s * 1e9)
+        write_span(name, start_ns, end_ns, attributes)
 
     for count, step in enumerate(record.steps, start=1):
         attributes = step_attributes(step)
@@ -173,8 +164,3 @@ def _write_steps(tracer: Tracer, live: LiveSpan, record: RequestRecord, rest: Re
                 write(names.SPAN_PREFILL, step.forward_start_s, step.forward_end_s, attributes)
             write(names.SPAN_FIRST_TOKEN, step.start_s, step.end_s, first_token_attributes(step))
         rest(count)
-
-
-def breathe(busy: bool) -> None:  # noqa: FBT001
-    """Let go of Python for a moment, so that a running request is not held up by ours."""
-    time.sleep(BREATHER_S if busy else 0)

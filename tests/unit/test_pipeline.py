@@ -8,6 +8,7 @@ import pytest
 
 from llmtrace.config import Config
 from llmtrace.guard import MAX_FAILURES, guard
+from llmtrace.recording import giving_way
 from llmtrace.recording import pipeline as module
 from llmtrace.recording.pipeline import Pipeline
 from llmtrace.recording.recorder import Marks
@@ -131,6 +132,7 @@ class Other:
 
     info = RequestInfo()
     in_prefill = True
+    awaits_device = True
 
     def abandon(self):
         pass
@@ -138,13 +140,9 @@ class Other:
 
 def test_a_finished_request_makes_room_for_a_prefill(pipeline, telemetry, monkeypatch):
     """It is dealt with when the other request has its first token, after a while, or on demand."""
-    assert pipeline._makes_room(0)  # the next request may be about to begin
-    assert not pipeline._makes_room(module.GRACE_S)
     other = Other()
     pipeline.begin(other)
-    assert pipeline._makes_room(module.GRACE_S)
-    assert not pipeline._makes_room(module.PREFILL_WAIT_S)
-    monkeypatch.setattr(module, "PREFILL_WAIT_S", 3600)
+    monkeypatch.setattr(giving_way, "PREFILL_WAIT_S", 3600)
     submit(pipeline, strategy="awaited")
     assert pipeline.drain(5, hurry=False)
     seen = threading.Event()

@@ -1,0 +1,97 @@
+"""Finished spans handed to the SDK's span processors, without a tracer.
+
+A live span costs 12 us of Python, most of it for what a finished one never needs: a lock, a
+sampler's question that its parent has answered, a start apart from its end. While other requests
+run, that is their time. So where nobody could tell the difference, the processors are given the
+finished span at once, for 2 to 3 us.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from opentelemetry.sdk.trace import (
+    ReadableSpan,
+    SpanProcessor,
+    SynchronousMultiSpanProcessor,
+    Tracer,
+)
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased
+from opentelemetry.trace import SpanContext
+
+from llmtrace.telemetry.finished_spans import Write
+
+MOST_ATTRIBUTES = 32
+"""Of a span written here; a limit below that has to be applied by the SDK."""
+
+_COUNTS_SPANS = "OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED"
+_NOTHING_DONE = {
+    getattr(processor, name, None)
+    for processor in (SpanProcessor, BatchSpanProcessor, SimpleSpanProcessor)
+    for name in ("on_start", "_on_ending")
+}
+"""What span processors have that wait for a span's end."""
+
+
+def direct(tracer: Any, parent: SpanContext) -> Write:
+    """Return what gives finished spans to the span processors of *tracer*."""
+    span_id = tracer.id_generator.generate_span_id
+    of_all: dict[str, Any] = {
+        "parent": parent,
+        "resource": tracer.resource,
+        "instrumentation_info": tracer.instrumentation_info,
+        "instrumentation_scope": tracer._instrumentation_scope,  # noqa: SLF001
+    }
+    on_end = tracer.span_processor.on_end
+    trace_id, flags, state = parent.trace_id, parent.trace_flags, parent.trace_state
+
+    def write(name: str, start_ns: int, end_ns: int, attributes: dict[str, Any]) -> None:
+        identity = SpanContext(trace_id, span_id(), False, flags, state)  # noqa: FBT003
+        on_end(
+            ReadableSpan(
+                name,
+                identity,
+                attributes=attributes,
+                start_time=start_ns,
+                end_time=end_ns,
+                **of_all,
+            )
+        )
+
+    return write
+
+
+def goes_unnoticed(tracer: Any, parent: SpanContext) -> bool:
+    """Whether nobody could tell a span under *parent* from one that *tracer* makes."""
+    try:
+        return (
+            type(tracer) is Tracer
+            and parent.trace_flags.sampled
+            and _samples_children(tracer.sampler)
+            and _only_looks_at_ends(tracer.span_processor)
+            and _limits_nothing(tracer._span_limits)  # noqa: SLF001
+            and os.environ.get(_COUNTS_SPANS, "").strip().lower() != "true"
+        )
+    except AttributeError:  # another release of the SDK
+        return False
+
+
+def _samples_children(sampler: Any) -> bool:
+    """Whether every child of a sampled span is sampled, and nothing is added to it."""
+    if type(sampler).should_sample is ParentBased.should_sample:
+        sampler = sampler._local_parent_sampled  # noqa: SLF001
+    return sampler is ALWAYS_ON
+
+
+def _only_looks_at_ends(processor: Any) -> bool:
+    if type(processor) is SynchronousMultiSpanProcessor:
+        return all(map(_only_looks_at_ends, processor._span_processors))  # noqa: SLF001
+    kind = type(processor)
+    return {kind.on_start, getattr(kind, "_on_ending", None)} <= _NOTHING_DONE
+
+
+def _limits_nothing(limits: Any) -> bool:
+    most = limits.max_span_attributes
+    return limits.max_span_attribute_length is None and (most is None or most >= MOST_ATTRIBUTES)
