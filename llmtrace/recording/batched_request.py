@@ -56,6 +56,7 @@ class BatchedRequest:
         "forwards",
         "info",
         "keeps_steps",
+        "note_memory",
         "over",
         "position",
         "preemptions",
@@ -100,6 +101,8 @@ class BatchedRequest:
         """The stretch of steps that knows of it."""
         self.decode: Callable[[list[list[int]]], list[str]] | None = None
         """Makes text of ids, where that is to be recorded."""
+        self.note_memory: Callable[[RequestInfo], None] | None = None
+        """Notes the memory that is held when the request ends."""
         self.over = False
         self.keeps_steps = True
         """Whether single steps are kept, or only counted from now on."""
@@ -131,6 +134,7 @@ class BatchedRequest:
         child = start_batched(pipeline, info, self._wall, self.context, self._states)
         if child is not None:
             child.shared, child.decode = shared, self.decode
+            child.note_memory = self.note_memory
             if shared:
                 child._done = self._done  # noqa: SLF001 - one of its own
                 child.forwards = self.forwards[: self._done]
@@ -192,6 +196,8 @@ class BatchedRequest:
             if self.decode is not None and self.state is not None:
                 tokens = self._states.tokens(self.state, self._length)
                 info.output_text = guard.call("decoding", self.decode, [tokens])
+            if self.note_memory is not None:
+                guard.call("reading the device's memory", self.note_memory, info)
             if self.preemptions:
                 info.findings.append(PREEMPTED)
             self._pipeline.submit(info, self._marks(timer), self._wall.wall_ns, span, self)
@@ -222,6 +228,7 @@ class BatchedRequest:
     def _let_go(self) -> None:
         self.forwards, self._tokens, self._last = [], [], None
         self.state = self.context = self.stretch = self.decode = None
+        self.note_memory = None
 
     def _marks(self, timer: StepTimer | None) -> Marks:
         forwards = self.forwards[: self._done]

@@ -170,6 +170,8 @@ def _more(samplings: Sequence[Sampling]) -> str:
 def _sampling(setting: Sampling) -> str:
     """Return one setting; what greedy search does not look at is left out."""
     said = [clean(setting.strategy)]
+    if setting.strategy == "continuous" and setting.do_sample is not None:
+        said = ["sample" if setting.do_sample else "greedy", "continuous batching"]
     if setting.do_sample:
         for name in ("temperature", "top_p", "top_k"):
             value = getattr(setting, name)

@@ -39,17 +39,27 @@ def memory_after(info: RequestInfo, before: MemoryBefore | None) -> None:
     if before is None:
         return
     found = [_statistics(index) for index in before.indices]
+    _note_held(info, found)
+    info.memory_growth_bytes = _current(found, "allocated_bytes") - sum(before.allocated)
     held = [statistics["allocated_bytes"]["all"] for statistics in found]
-
-    def current(what: str) -> int:
-        return sum(statistics[what]["all"]["current"] for statistics in found)
-
-    info.memory_allocated_bytes = current("allocated_bytes")
-    info.memory_growth_bytes = info.memory_allocated_bytes - sum(before.allocated)
-    info.memory_reserved_bytes = current("reserved_bytes")
-    info.memory_inactive_split_bytes = current("inactive_split_bytes")
     if all(h["peak"] > peak for h, peak in zip(held, before.peaks, strict=True)):
         info.memory_peak_bytes = sum(h["peak"] for h in held)
+
+
+def memory_held(device: Any, info: RequestInfo) -> None:
+    """Note the allocator's state alone, where a request shares its steps with others."""
+    if device is not None and device.type == "cuda":
+        _note_held(info, [_statistics(device.index)])
+
+
+def _note_held(info: RequestInfo, found: list[dict[str, Any]]) -> None:
+    info.memory_allocated_bytes = _current(found, "allocated_bytes")
+    info.memory_reserved_bytes = _current(found, "reserved_bytes")
+    info.memory_inactive_split_bytes = _current(found, "inactive_split_bytes")
+
+
+def _current(found: list[dict[str, Any]], what: str) -> int:
+    return sum(statistics[what]["all"]["current"] for statistics in found)
 
 
 def device_name(device: Any) -> str | None:

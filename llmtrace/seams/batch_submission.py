@@ -14,6 +14,7 @@ from llmtrace.recording.block import block_attributes, block_start
 from llmtrace.recording.pipeline import Pipeline
 from llmtrace.recording.request import RequestInfo
 from llmtrace.recording.stream import StreamTimes
+from llmtrace.seams.accelerator import memory_held
 from llmtrace.seams.batch_state import States, stop_ids
 from llmtrace.seams.generation_config import parameters_of
 from llmtrace.seams.model_facts import model_facts
@@ -46,6 +47,8 @@ class Submission:
         request = start_batched(pipeline, info, self.at, context, states)
         if request is not None:
             request.decode = decode
+            device = getattr(self.manager.model, "device", None)
+            request.note_memory = partial(memory_held, device)
         return request
 
     def _info(self, batch: Batch, states: States, state: Any) -> RequestInfo:

@@ -201,6 +201,21 @@ class TestStopping:
             "sampling": "Ctrl-C came before"
         }
 
+    def test_a_lever_without_requests_on_both_sides_is_not_measured(self, bench, monkeypatch):
+        """Ctrl-C while it warms up: nothing to compare, and no table of nothing."""
+
+        def interrupted(*args, **kwargs):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(generation, "ask", interrupted)
+        code, found, _ = bench("use-cache,sampling")
+        assert code == 130
+        assert found["levers"] == []
+        assert {x["lever"]: x["reason"] for x in found["unavailable"]} == {
+            "use-cache": "Ctrl-C came before both sides had a request",
+            "sampling": "Ctrl-C came before",
+        }
+
     def test_an_unknown_lever(self, bench):
         """Exit code 2, one line that names those there are."""
         code, found, printed = bench("nonsense")

@@ -1,5 +1,8 @@
 """A scheduler's steps and requests on a clock and a device that go as the test says."""
 
+from functools import partial
+from types import SimpleNamespace
+
 import pytest
 
 from llmtrace.config import Config
@@ -10,6 +13,7 @@ from llmtrace.recording.build import build_record
 from llmtrace.recording.request import FinishedRequest, RequestInfo
 from llmtrace.recording.step_marks import StepTimer
 from llmtrace.records import GenerationParameters, ModelFacts
+from llmtrace.seams import accelerator
 from llmtrace.timing.host import WallAnchor
 
 MS = 1_000_000
@@ -162,6 +166,32 @@ def test_two_requests_share_their_steps(pipeline, fake_clock):
     assert b.itl_s == pytest.approx([0.009])
     assert (a.clock, a.clock_error_s) == ("host", None)
     assert pipeline.under_way == []
+
+
+def test_the_memory_held_is_read_as_a_request_ends(pipeline, fake_clock, monkeypatch):
+    """Of the device's allocator, which all requests share: no peak or growth of one's own."""
+    held = {"allocated_bytes": 300, "reserved_bytes": 400, "inactive_split_bytes": 20}
+    read = []
+
+    def statistics(index):
+        read.append(index)
+        return {name: {"all": {"current": value, "peak": 999}} for name, value in held.items()}
+
+    monkeypatch.setattr(accelerator, "_statistics", statistics)
+    loop = Scheduler(pipeline, fake_clock)
+    for key, kind in (("a", "cuda"), ("b", "cpu")):
+        device = SimpleNamespace(type=kind, index=1)
+        loop.submit(key).note_memory = partial(accelerator.memory_held, device)
+    for key in "ab":
+        items = loop.prepare(**{key: 4})
+        loop.forward(2)
+        loop.give_out(items, ends=(key,))
+    a, b = pipeline.record(0), pipeline.record(1)
+    assert read == [1]
+    assert (a.memory_allocated_bytes, a.memory_reserved_bytes) == (300, 400)
+    assert a.memory_inactive_split_bytes == 20
+    assert (a.memory_peak_bytes, a.memory_growth_bytes) == (None, None)
+    assert b.memory_allocated_bytes is None
 
 
 def test_the_record_of_the_steps(pipeline, fake_clock):

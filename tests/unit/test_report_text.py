@@ -95,6 +95,15 @@ def test_system_throughput_has_its_conditions_directly_below():
     assert "none: no GPU" in lines[at + 4]
 
 
+@pytest.mark.parametrize(("sampled", "said"), [(False, "greedy"), (True, "sample")])
+def test_how_a_continuous_batch_samples_is_said(sampled, said):
+    """Its strategy is the batch; the condition is how tokens are chosen in it."""
+    asked = GenerationParameters(do_sample=sampled, temperature=0.7)
+    report = rendered(request(strategy="continuous", parameters=asked))
+    temperature = ", temperature 0.7" if sampled else ""
+    assert f"{said}, continuous batching{temperature} (1 request)" in report
+
+
 def test_gpu_memory_is_never_guessed():
     """Known, unknown on a GPU, and none on a CPU are three different things."""
     assert "2.00 GiB held by torch" in rendered(request(memory_reserved_bytes=2**31))

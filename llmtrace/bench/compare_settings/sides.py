@@ -59,6 +59,11 @@ class Tried:
         """Both."""
         return self.before, self.after
 
+    @property
+    def has_both(self) -> bool:
+        """Whether there is something to compare."""
+        return all(side.single.records or side.batches.records for side in self.sides)
+
 
 def kinds(plan: PairPlan) -> tuple[str, ...]:
     """Return the kinds of requests that are asked for."""

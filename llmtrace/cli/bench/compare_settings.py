@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from llmtrace.bench.trials import Progress
 
 ALL = "all"
+IN_IT = "Ctrl-C came before both sides had a request"
 
 
 def add_parser(tools: Any) -> None:
@@ -124,8 +125,12 @@ def _try(
             unavailable.append(Unavailable(lever.name, "Ctrl-C came before"))
         else:
             try:
-                tried.append(bench.tried(lever))
-                interrupted = tried[-1].interrupted
+                found_out = bench.tried(lever)
+                interrupted = found_out.interrupted
+                if interrupted and not found_out.has_both:
+                    unavailable.append(Unavailable(lever.name, IN_IT))
+                else:
+                    tried.append(found_out)
             except LlmtraceError as error:
                 unavailable.append(Unavailable(lever.name, str(error)))
     return tried, unavailable, interrupted
