@@ -52,7 +52,7 @@ def _panel(found: Settings, name: str, axes: Any) -> None:
     axes.set_title(f"{name.removesuffix(' request mean')}", fontsize=10)
     edge = reach**0.85
     axes.minorticks_off()
-    axes.set_xticks([1 / edge, 1, edge], [f"{1 / edge:.3g}", "1", f"{edge:.3g}"])
+    axes.set_xticks([1 / edge, 1, edge], [f"{1 / edge - 1:+.1%}", "0", f"{edge - 1:+.1%}"])
     axes.tick_params(axis="x", labelsize=8)
     axes.tick_params(axis="y", length=0)
 
@@ -74,6 +74,6 @@ def _legend(made: Any) -> None:
     ]
     made.legend(
         handles=marks, loc="outside lower center", ncols=len(marks), fontsize=9,
-        title="after / before, 95 % interval; conditions: report.tgs.conditions "
+        title="change, 95 % interval; conditions: report.tgs.conditions "
         "of each side in compare-settings.json", title_fontsize=8,
     )  # fmt: skip

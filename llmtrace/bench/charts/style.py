@@ -28,6 +28,14 @@ def at_foot(made: Any, told: str) -> None:
     made.supxlabel(told, fontsize=8, color=GREY, x=0.01, ha="left")
 
 
+def plain_numbers(axis: Any) -> None:
+    """Label a logarithmic axis with 300 rather than with 3 times a power of ten."""
+    from matplotlib.ticker import LogFormatter
+
+    axis.set_major_formatter(LogFormatter())
+    axis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
+
+
 @contextmanager
 def figure(title: str, subtitle: str = "", **layout: Any) -> Iterator[tuple[Any, Any]]:
     """Lend a figure and its axes, with nothing of a screen behind it.

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from llmtrace.bench.charts.style import BLUE, GREEN, GREY, ORANGE, RED, at_foot, figure
+from llmtrace.bench.charts.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    RED,
+    at_foot,
+    figure,
+    plain_numbers,
+)
 from llmtrace.bench.result import conditions_in_two_lines
 from llmtrace.bench.tgs.evaluation import LevelResult
 from llmtrace.bench.tgs.resources import RESOURCES
@@ -60,6 +69,7 @@ def _latencies(levels: Sequence[LevelResult], axes: Any) -> None:
             axes.plot(places, values, style, color=colour, label=f"{label} {quantile.upper()}")
     axes.set_xticks(list(places), names)
     axes.set(xlabel=_xlabel(levels), ylabel="ms", yscale="log")
+    plain_numbers(axes.yaxis)
     axes.legend()
 
 
