@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from types import FunctionType
 from typing import Any
 
@@ -53,15 +54,21 @@ class PatchSet:
         return True
 
     def put(self, owner: type, name: str, make: Callable[[Any], Any]) -> bool:
-        """Put what *make* returns in place of a plain method *owner* defines; False if it has none.
+        """Put what *make* makes of the method *owner* itself defines in its place; False if none.
 
         Without wrapt, so for what the device waits for alone: under another library's wrapper it
         cannot be cut out, and has to pass on what is none of ours.
+
+        Args:
+            owner: The class.
+            name: The method.
+            make: Given a function that takes the instance first, returns another.
         """
         original = vars(owner).get(name, _ABSENT)
-        if not isinstance(original, FunctionType):
+        if original is _ABSENT:
             return False
-        self._put(owner, name, original, make(original))
+        plain = type(original) is FunctionType  # wrapt's wrappers say that they are, too
+        self._put(owner, name, original, make(original if plain else _as_function(original)))
         return True
 
     def _put(self, owner: type, name: str, original: Any, ours: Any) -> None:
@@ -82,6 +89,16 @@ class PatchSet:
             for patch in reversed(self._patches):
                 _restore(patch)
             self._patches.clear()
+
+
+def _as_function(method: Any) -> Any:
+    """Return a function that calls *method*, which another library has wrapped."""
+
+    @wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return method.__get__(self, type(self))(*args, **kwargs)
+
+    return call
 
 
 def _restore(patch: _Patch) -> None:

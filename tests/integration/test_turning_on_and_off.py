@@ -37,6 +37,9 @@ from transformers.pipelines.text_generation import TextGenerationPipeline
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
 import llmtrace
+from llmtrace.recording.active import active
+from llmtrace.seams.cuda_graphs import _before_replay
+from llmtrace.seams.patching import PatchSet
 from llmtrace.session import session
 
 PLACES = [
@@ -197,6 +200,59 @@ def test_another_librarys_closure_stays_and_ours_passes_on(original, tiny, promp
         assert records == []
     finally:
         GenerationMixin.generate = original[GenerationMixin, "generate"]
+
+
+class Graph:
+    """As torch's CUDA graphs, on a machine without one."""
+
+    def replay(self, *args, **kwargs):
+        return args, kwargs
+
+
+class Marking:
+    """A recorder of which only replays are of interest."""
+
+    def __init__(self, in_forward):
+        self.in_forward, self.replays = in_forward, 0
+
+    def graph_replayed(self):
+        self.replays += 1
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["plain", "wrapped by another"])
+def test_a_replay_is_marked_within_a_forward_alone(monkeypatch, wrapped):
+    """What it is given and what it returns pass through; undoing puts the same object back."""
+    seen = []
+
+    def others(call, instance, args, kwargs):
+        seen.append(instance)
+        return call(*args, **kwargs)
+
+    if wrapped:
+        monkeypatch.setattr(Graph, "replay", wrapt.FunctionWrapper(Graph.replay, others))
+    before, patches = vars(Graph)["replay"], PatchSet()
+    assert not patches.put(Graph, "none", _before_replay)
+    assert patches.put(Graph, "replay", _before_replay)
+    graph, within, without = Graph(), Marking(True), Marking(False)
+    for recorder in (within, without, None):
+        token = active.set(recorder)
+        assert graph.replay(1, a=2) == ((1,), {"a": 2})
+        active.reset(token)
+    assert (within.replays, without.replays) == (1, 0)
+    assert seen == [graph] * 3 * wrapped
+    patches.restore()
+    assert vars(Graph)["replay"] is before
+
+
+def test_another_librarys_closure_around_a_replay_stays(monkeypatch):
+    """Ours stays below it and passes on."""
+    patches, original = PatchSet(), Graph.replay
+    monkeypatch.setattr(Graph, "replay", original)
+    patches.put(Graph, "replay", _before_replay)
+    ours = Graph.replay
+    monkeypatch.setattr(Graph, "replay", lambda self, *args: ("outer", ours(self, *args)))
+    patches.restore()
+    assert Graph().replay(1) == ("outer", ((1,), {}))
 
 
 def test_a_model_built_while_on_is_free_of_us(original, tiny, prompt, telemetry):

@@ -225,6 +225,14 @@ def test_device_durations_run_from_the_step_s_start():
     assert record.clock_error_s == pytest.approx(9e-6)
 
 
+def test_a_compiled_forward_begins_on_the_device_at_its_replay():
+    """Where a CUDA graph was replayed; not before the token before, on which it waits."""
+    replays = [(1, at(55)[0]), (2, at(59)[0])]
+    record = record_of(device(replays=replays), output_tokens_per_row=(4,))
+    starts = [step.forward_start_s for step in record.steps]
+    assert starts == pytest.approx([0.006, 0.055, 0.060, 0.081])
+
+
 def test_launch_lead_is_device_end_minus_host_return():
     """Leads of 0.1, 3 and 0.1999 ms: two of the three decode steps waited for Python."""
     record = record_of(device(), output_tokens_per_row=(4,))
