@@ -1,6 +1,6 @@
 #!/bin/sh
 # The measuring tools at full size, on LLaMA-2-7B's shape: benchmarks/gpu/tools.sh FOLDER
-# About a quarter of an hour on one H200, most of it eager decoding at 20 to 45 ms a step.
+# About twenty minutes on one H200, most of it eager decoding at 20 to 45 ms a step.
 set -u
 out=$1
 bench() {
@@ -11,7 +11,7 @@ bench() {
 bench ttft ttft --trials 100
 bench itl-eager itl --trials 10
 bench itl-compiled itl --trials 10 --compile
-bench tgs-batch tgs --mechanism batch --concurrency 1,2,4,8 --max-new-tokens 32
+bench tgs-batch tgs --mechanism batch --concurrency 1,2,4,8 --requests 16 --max-new-tokens 32
 bench tgs-continuous tgs --mechanism continuous --concurrency 1,4,8 --requests 8 --max-new-tokens 32 --attn sdpa
 bench tgs-threads tgs --mechanism threads --concurrency 1,4,8 --requests 8 --max-new-tokens 32
 bench tgs-open tgs --mechanism batch --rate 2,4 --concurrency 8 --requests 16 --max-new-tokens 32
