@@ -15,13 +15,10 @@ from typing import Protocol
 GRACE_S = 0.005
 """A request that follows on a finished one has begun its prefill by then."""
 
-PREFILL_WAIT_S = 0.1
-"""How long a finished request gives way to another one's prefill."""
+LONGEST_WAIT_S = 0.1
+"""How long a finished request waits for a moment in which nobody needs Python."""
 
-FREE_WAIT_S = 0.02
-"""How long it waits for a moment in which nobody needs Python."""
-
-LOOKS = 3
+LOOKS = 5
 LOOK_AGAIN_S = 0.002
 """How often, and how far apart, such a moment is looked for between two pieces of work."""
 
@@ -56,17 +53,12 @@ class GivingWay:
         """Whether work that came up so long ago is to wait."""
         if age_s < GRACE_S:
             return True
-        if age_s >= PREFILL_WAIT_S:
+        if age_s >= LONGEST_WAIT_S:
             return False
         under_way = list(self._under_way())
         if any(request.in_prefill for request in under_way):
             return True
-        if self._hopeless or all(request.awaits_device for request in under_way):
-            return False
-        if age_s < FREE_WAIT_S:
-            return True
-        self._hopeless = LOOKS_NEXT_AFTER
-        return False
+        return not self._hopeless and not all(request.awaits_device for request in under_way)
 
     def done(self) -> None:
         """The work for one request is done."""

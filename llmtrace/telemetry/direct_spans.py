@@ -9,6 +9,7 @@ finished span at once, for 2 to 3 us.
 from __future__ import annotations
 
 import os
+from types import FunctionType
 from typing import Any
 
 from opentelemetry.sdk.trace import (
@@ -68,6 +69,7 @@ def goes_unnoticed(tracer: Any, parent: SpanContext) -> bool:
     try:
         return (
             type(tracer) is Tracer
+            and _starts_spans_itself()
             and parent.trace_flags.sampled
             and _samples_children(tracer.sampler)
             and _only_looks_at_ends(tracer.span_processor)
@@ -76,6 +78,14 @@ def goes_unnoticed(tracer: Any, parent: SpanContext) -> bool:
         )
     except AttributeError:  # another release of the SDK
         return False
+
+
+def _starts_spans_itself() -> bool:
+    """Whether nobody but us is around the SDK's way of starting a span."""
+    start = vars(Tracer)["start_span"]
+    within = getattr(start, "__wrapped__", start)
+    sdk = Tracer.__init__.__code__.co_filename
+    return type(within) is FunctionType and within.__code__.co_filename == sdk
 
 
 def _samples_children(sampler: Any) -> bool:

@@ -7,7 +7,7 @@ import json
 import pytest
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.sdk.trace import SpanLimits, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import SpanLimits, SpanProcessor, Tracer, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import (
@@ -20,6 +20,7 @@ from opentelemetry.sdk.trace.sampling import (
     StaticSampler,
 )
 
+from llmtrace.seams.wrapping import MethodWrapper
 from llmtrace.telemetry import direct_spans
 from llmtrace.telemetry.finished_spans import writer
 
@@ -181,6 +182,34 @@ def test_a_tracer_of_another_kind_is_used_as_it_is():
     parent = tracer.start_span("parent", context=Context())
     writer(tracer, trace.set_span_in_context(parent, Context()))("decode", 1, 2, {})
     assert tracer.started == ["parent", "decode"]
+
+
+@pytest.mark.parametrize("how", ["closure", "wrapt"])
+@pytest.mark.parametrize("ours", [False, True], ids=["alone", "around ours"])
+def test_who_watches_the_start_of_spans_sees_them(monkeypatch, how, ours):
+    started, inner = [], vars(Tracer)["start_span"]
+    original = getattr(inner, "__wrapped__", inner)
+    monkeypatch.setattr(Tracer, "start_span", original)
+    if ours:
+        seen = MethodWrapper(original, lambda call, _, args, kwargs: call(*args, **kwargs))
+        monkeypatch.setattr(Tracer, "start_span", seen)
+        assert written(TracerProvider())[0] == "direct"
+    inner = vars(Tracer)["start_span"]
+
+    def watching(call, instance, args, kwargs):
+        started.append(args[0])
+        return call(*args, **kwargs)
+
+    def closure(self, name, *args, **kwargs):
+        started.append(name)
+        return inner.__get__(self, Tracer)(name, *args, **kwargs)
+
+    outer = closure if how == "closure" else MethodWrapper(inner, watching)
+    # Ours comes first wherever requests are traced; below it, another's is seen as well.
+    monkeypatch.setattr(Tracer, "start_span", outer if ours else MethodWrapper(outer, watching))
+    way, _, _ = written(TracerProvider())
+    assert way == "writer"
+    assert "decode" in started
 
 
 def test_the_sdks_own_counts_of_spans_stay_right(monkeypatch):

@@ -25,15 +25,13 @@ def test_work_begins_where_nobody_needs_python():
     request = Request(in_prefill=True)
     way = GivingWay(lambda: [request])
     assert way.makes_room(0)
-    assert way.makes_room(module.FREE_WAIT_S)  # a prefill takes long
-    assert not way.makes_room(module.PREFILL_WAIT_S)
+    assert way.makes_room(module.GRACE_S)
+    assert not way.makes_room(module.LONGEST_WAIT_S)
     request.in_prefill = False
+    assert way.makes_room(module.GRACE_S)
+    assert not way.makes_room(module.LONGEST_WAIT_S)
     request.awaits_device = True
     assert not way.makes_room(module.GRACE_S)
-    request.awaits_device = False
-    assert way.makes_room(module.GRACE_S)
-    assert not way.makes_room(module.FREE_WAIT_S)
-    assert not way.makes_room(module.GRACE_S)  # nor is a moment looked for any more
     assert not GivingWay(list).makes_room(module.GRACE_S)
 
 

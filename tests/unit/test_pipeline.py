@@ -142,7 +142,7 @@ def test_a_finished_request_makes_room_for_a_prefill(pipeline, telemetry, monkey
     """It is dealt with when the other request has its first token, after a while, or on demand."""
     other = Other()
     pipeline.begin(other)
-    monkeypatch.setattr(giving_way, "PREFILL_WAIT_S", 3600)
+    monkeypatch.setattr(giving_way, "LONGEST_WAIT_S", 3600)
     submit(pipeline, strategy="awaited")
     assert pipeline.drain(5, hurry=False)
     seen = threading.Event()
