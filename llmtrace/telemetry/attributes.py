@@ -180,9 +180,9 @@ def step_attributes(step: StepRecord) -> Attributes:
             names.DEVICE_DURATION: step.device_duration_s,
             names.LAUNCH_LEAD: step.launch_lead_s,
             names.FORWARD_OFFSET: _offset(step) if step.index else None,
-            names.LEG_DEVICES: [leg.device for leg in step.legs] or None,
-            names.LEG_OFFSETS: [leg.start_s - step.start_s for leg in step.legs] or None,
-            names.LEG_DURATIONS: [leg.end_s - leg.start_s for leg in step.legs] or None,
+            names.LEG_DEVICES: tuple(leg.device for leg in step.legs) or None,
+            names.LEG_OFFSETS: tuple(leg.start_s - step.start_s for leg in step.legs) or None,
+            names.LEG_DURATIONS: tuple(leg.end_s - leg.start_s for leg in step.legs) or None,
         }
     )
 
