@@ -79,7 +79,7 @@ def test_they_are_in_the_attributes(run):
     assert request["llmtrace.devices.decode"] == pytest.approx((0.011, 0.020))
     assert request["llmtrace.devices.handover"] == pytest.approx(0.004)
     step = step_attributes(record.steps[1])
-    assert step["llmtrace.legs.devices"] == ["cuda:0", "cuda:1"]
+    assert step["llmtrace.legs.devices"] == ("cuda:0", "cuda:1")
     begun = record.steps[1].start_s
     assert step["llmtrace.legs.offsets"] == pytest.approx([0.038 - begun, 0.053 - begun])
     assert step["llmtrace.legs.durations"] == pytest.approx([0.011, 0.020])
