@@ -8,7 +8,6 @@ finished span at once, for 2 to 3 us.
 
 from __future__ import annotations
 
-import os
 from types import FunctionType
 from typing import Any
 
@@ -27,13 +26,14 @@ from llmtrace.telemetry.finished_spans import Write
 MOST_ATTRIBUTES = 32
 """Of a span written here; a limit below that has to be applied by the SDK."""
 
-_COUNTS_SPANS = "OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED"
+_BEFORE_THE_END = ("on_start", "_on_ending")
 _NOTHING_DONE = {
     getattr(processor, name, None)
     for processor in (SpanProcessor, BatchSpanProcessor, SimpleSpanProcessor)
-    for name in ("on_start", "_on_ending")
+    for name in _BEFORE_THE_END
 }
 """What span processors have that wait for a span's end."""
+_PASSED_ON = {getattr(SynchronousMultiSpanProcessor, name, None) for name in _BEFORE_THE_END}
 
 
 def direct(tracer: Any, parent: SpanContext) -> Write:
@@ -74,7 +74,8 @@ def goes_unnoticed(tracer: Any, parent: SpanContext) -> bool:
             and _samples_children(tracer.sampler)
             and _only_looks_at_ends(tracer.span_processor)
             and _limits_nothing(tracer._span_limits)  # noqa: SLF001
-            and os.environ.get(_COUNTS_SPANS, "").strip().lower() != "true"
+            and _counts_nothing(tracer)
+            and _is_enabled(tracer)
         )
     except AttributeError:  # another release of the SDK
         return False
@@ -88,18 +89,36 @@ def _starts_spans_itself() -> bool:
     return type(within) is FunctionType and within.__code__.co_filename == sdk
 
 
+def _counts_nothing(tracer: Any) -> bool:
+    """Whether the SDK does not count spans: 1.40 and 1.41 always do, later ones where asked to."""
+    counts = getattr(tracer, "_tracer_metrics", None)
+    return counts is None or type(counts).__name__ == "NoOpTracerMetrics"
+
+
+def _is_enabled(tracer: Any) -> bool:
+    """Whether the tracer has not been turned off, as can be done from 1.39 on, at any time."""
+    asked = getattr(tracer, "_is_enabled", None)
+    return asked is None or bool(asked())
+
+
 def _samples_children(sampler: Any) -> bool:
     """Whether every child of a sampled span is sampled, and nothing is added to it."""
-    if type(sampler).should_sample is ParentBased.should_sample:
+    if _function(sampler.should_sample) is ParentBased.should_sample:
         sampler = sampler._local_parent_sampled  # noqa: SLF001
     return sampler is ALWAYS_ON
 
 
 def _only_looks_at_ends(processor: Any) -> bool:
+    # Of the instance: libraries give a processor an ``on_start`` of their own.
+    does = {_function(getattr(processor, name, None)) for name in _BEFORE_THE_END}
     if type(processor) is SynchronousMultiSpanProcessor:
-        return all(map(_only_looks_at_ends, processor._span_processors))  # noqa: SLF001
-    kind = type(processor)
-    return {kind.on_start, getattr(kind, "_on_ending", None)} <= _NOTHING_DONE
+        inner = processor._span_processors  # noqa: SLF001
+        return does <= _PASSED_ON and all(map(_only_looks_at_ends, inner))
+    return does <= _NOTHING_DONE
+
+
+def _function(method: Any) -> Any:
+    return getattr(method, "__func__", method)
 
 
 def _limits_nothing(limits: Any) -> bool:

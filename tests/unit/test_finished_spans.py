@@ -146,6 +146,23 @@ def test_what_acts_on_a_start_or_decides_by_itself_is_asked():
     assert (way, span.attributes["devices"]) == ("writer", ("cud",))
 
 
+def test_what_was_put_on_a_single_processor_is_called():
+    """Libraries replace a ready-made processor's ``on_start``, and not its class's."""
+    own = SimpleSpanProcessor(InMemorySpanExporter())
+    own.on_start = lambda span, parent_context=None: span.set_attribute("started", True)
+    provider = TracerProvider()
+    provider.add_span_processor(own)
+    way, _, span = written(provider)
+    assert (way, span.attributes["started"]) == ("writer", True)
+    provider, seen = TracerProvider(), []
+    provider._active_span_processor.on_start = lambda span, parent_context=None: seen.append(span)
+    assert written(provider)[0] == "writer"
+    assert len(seen) == 2
+    sampler = ParentBasedTraceIdRatio(1.0)
+    sampler.should_sample = Mapped().should_sample
+    assert written(TracerProvider(sampler=sampler))[0] == "writer"
+
+
 def test_a_span_below_one_that_is_not_sampled_is_none():
     class Recording(StaticSampler):
         """Records, for span processors to look at, and exports nothing."""
@@ -212,7 +229,39 @@ def test_who_watches_the_start_of_spans_sees_them(monkeypatch, how, ours):
     assert "decode" in started
 
 
-def test_the_sdks_own_counts_of_spans_stay_right(monkeypatch):
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("TracerMetrics", "writer"), ("NoOpTracerMetrics", "direct")]
+)
+def test_the_sdks_own_counts_of_spans_stay_right(kind, expected):
+    """Some releases count always, others where the environment said so at the start."""
+
+    def start_span(self, parent, decision):
+        return lambda: None
+
+    tracer = TracerProvider().get_tracer("test")
+    tracer._tracer_metrics = type(kind, (), {"start_span": start_span})()
+    parent = tracer.start_span("parent", context=Context())
+    write = writer(tracer, trace.set_span_in_context(parent, Context()))
+    write("decode", 1, 2, {})
+    assert write.__qualname__.split(".")[0] == expected
+
+
+def test_the_sdk_counts_where_the_environment_says_so(monkeypatch):
     monkeypatch.setenv("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED", "true")
-    way, _, _ = written(TracerProvider())
-    assert way == "writer"
+    provider = TracerProvider()
+    if not hasattr(provider.get_tracer("test"), "_tracer_metrics"):
+        pytest.skip("this release of the SDK does not count spans")
+    assert written(provider)[0] == "writer"
+
+
+def test_a_tracer_that_is_turned_off_meanwhile_writes_nothing(monkeypatch):
+    """As the SDK's configurator can, from 1.39 on."""
+    if not hasattr(Tracer, "_is_enabled"):
+        pytest.skip("this release of the SDK turns no tracers off")
+    provider, ending = TracerProvider(), Ending()
+    provider.add_span_processor(ending)
+    tracer = provider.get_tracer("test")
+    parent = tracer.start_span("parent", context=Context())
+    monkeypatch.setattr(Tracer, "_is_enabled", lambda self: False)
+    writer(tracer, trace.set_span_in_context(parent, Context()))("decode", 1, 2, {})
+    assert ending.names == []
