@@ -46,10 +46,10 @@ def memory_after(info: RequestInfo, before: MemoryBefore | None) -> None:
         info.memory_peak_bytes = sum(h["peak"] for h in held)
 
 
-def memory_held(device: Any, info: RequestInfo) -> None:
-    """Note the allocator's state alone, where a request shares its steps with others."""
+def memory_held(device: Any, devices: tuple[int, ...], info: RequestInfo) -> None:
+    """Note the allocators' state alone, summed, where a request shares its steps with others."""
     if device is not None and device.type == "cuda":
-        _note_held(info, [_statistics(device.index)])
+        _note_held(info, [_statistics(index) for index in devices or (device.index,)])
 
 
 def _note_held(info: RequestInfo, found: list[dict[str, Any]]) -> None:

@@ -16,6 +16,7 @@ from llmtrace.recording.request import RequestInfo
 from llmtrace.recording.stream import StreamTimes
 from llmtrace.seams.accelerator import memory_held
 from llmtrace.seams.batch_state import States, stop_ids
+from llmtrace.seams.device_map import several_cuda_devices
 from llmtrace.seams.generation_config import parameters_of
 from llmtrace.seams.model_facts import model_facts
 from llmtrace.seams.tokenizers import take_tokenization, texts_of
@@ -47,8 +48,9 @@ class Submission:
         request = start_batched(pipeline, info, self.at, context, states)
         if request is not None:
             request.decode = decode
-            device = getattr(self.manager.model, "device", None)
-            request.note_memory = partial(memory_held, device)
+            model = self.manager.model
+            devices = several_cuda_devices(model)
+            request.note_memory = partial(memory_held, getattr(model, "device", None), devices)
         return request
 
     def _info(self, batch: Batch, states: States, state: Any) -> RequestInfo:

@@ -179,15 +179,16 @@ def test_the_memory_held_is_read_as_a_request_ends(pipeline, fake_clock, monkeyp
 
     monkeypatch.setattr(accelerator, "_statistics", statistics)
     loop = Scheduler(pipeline, fake_clock)
-    for key, kind in (("a", "cuda"), ("b", "cpu")):
+    for key, kind, devices in (("a", "cuda", ()), ("b", "cpu", ()), ("c", "cuda", (0, 2))):
         device = SimpleNamespace(type=kind, index=1)
-        loop.submit(key).note_memory = partial(accelerator.memory_held, device)
-    for key in "ab":
+        loop.submit(key).note_memory = partial(accelerator.memory_held, device, devices)
+    for key in "abc":
         items = loop.prepare(**{key: 4})
         loop.forward(2)
         loop.give_out(items, ends=(key,))
-    a, b = pipeline.record(0), pipeline.record(1)
-    assert read == [1]
+    a, b, c = (pipeline.record(index) for index in range(3))
+    assert read == [1, 0, 2]
+    assert (c.memory_allocated_bytes, c.memory_reserved_bytes) == (600, 800)
     assert (a.memory_allocated_bytes, a.memory_reserved_bytes) == (300, 400)
     assert a.memory_inactive_split_bytes == 20
     assert (a.memory_peak_bytes, a.memory_growth_bytes) == (None, None)
