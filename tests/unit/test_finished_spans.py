@@ -7,6 +7,7 @@ import json
 import pytest
 from opentelemetry import trace
 from opentelemetry.context import Context
+from opentelemetry.sdk import trace as sdk
 from opentelemetry.sdk.trace import SpanLimits, SpanProcessor, Tracer, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -23,6 +24,10 @@ from opentelemetry.sdk.trace.sampling import (
 from llmtrace.seams.wrapping import MethodWrapper
 from llmtrace.telemetry import direct_spans
 from llmtrace.telemetry.finished_spans import writer
+
+pytestmark = pytest.mark.skipif(
+    hasattr(sdk, "TracerMetrics"), reason="the SDK's 1.40 and 1.41 count every span: none is direct"
+)
 
 ATTRIBUTES = {"llmtrace.step.index": 3, "llmtrace.launch_lead": 0.25, "devices": ("cuda:0",)}
 
