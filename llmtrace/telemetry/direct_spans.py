@@ -96,7 +96,7 @@ def _counts_nothing(tracer: Any) -> bool:
 
 
 def _is_enabled(tracer: Any) -> bool:
-    """Whether the tracer has not been turned off, as can be done from 1.39 on, at any time."""
+    """Whether the tracer has not been turned off, which newer releases can at any time."""
     asked = getattr(tracer, "_is_enabled", None)
     return asked is None or bool(asked())
 
