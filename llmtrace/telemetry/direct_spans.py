@@ -8,9 +8,11 @@ finished span at once, for 2 to 3 us.
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+from opentelemetry.sdk import trace as sdk
 from opentelemetry.sdk.trace import (
     ReadableSpan,
     SpanProcessor,
@@ -26,14 +28,24 @@ from llmtrace.telemetry.finished_spans import Write
 MOST_ATTRIBUTES = 32
 """Of a span written here; a limit below that has to be applied by the SDK."""
 
+_SDK = str(Path(sdk.__file__).parent)
 _BEFORE_THE_END = ("on_start", "_on_ending")
-_NOTHING_DONE = {
-    getattr(processor, name, None)
-    for processor in (SpanProcessor, BatchSpanProcessor, SimpleSpanProcessor)
-    for name in _BEFORE_THE_END
-}
+
+
+def _own_methods(*processors: type) -> set[Any]:
+    """Return what the SDK itself has them do before a span's end, None where that is nothing."""
+    methods = {getattr(kind, name, None) for kind in processors for name in _BEFORE_THE_END}
+    return {method for method in methods if method is None or _is_of_the_sdk(method)}
+
+
+def _is_of_the_sdk(method: Any) -> bool:
+    """Whether nobody has put another function in its place."""
+    return type(method) is FunctionType and method.__code__.co_filename.startswith(_SDK)
+
+
+_NOTHING_DONE = _own_methods(SpanProcessor, BatchSpanProcessor, SimpleSpanProcessor)
 """What span processors have that wait for a span's end."""
-_PASSED_ON = {getattr(SynchronousMultiSpanProcessor, name, None) for name in _BEFORE_THE_END}
+_PASSED_ON = _own_methods(SynchronousMultiSpanProcessor)
 
 
 def direct(tracer: Any, parent: SpanContext) -> Write:
@@ -85,8 +97,7 @@ def _starts_spans_itself() -> bool:
     """Whether nobody but us is around the SDK's way of starting a span."""
     start = vars(Tracer)["start_span"]
     within = getattr(start, "__wrapped__", start)
-    sdk = Tracer.__init__.__code__.co_filename
-    return type(within) is FunctionType and within.__code__.co_filename == sdk
+    return _is_of_the_sdk(within)
 
 
 def _counts_nothing(tracer: Any) -> bool:

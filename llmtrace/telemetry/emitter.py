@@ -21,10 +21,8 @@ from llmtrace.telemetry.batches import count_batch, write_batch
 from llmtrace.telemetry.destination import Destination, Router
 from llmtrace.telemetry.errands import Errands
 from llmtrace.telemetry.metrics import labels_of
+from llmtrace.telemetry.span_queues import most_unflushed
 from llmtrace.telemetry.spans import LiveSpan, write_group, write_spans
-
-FLUSH_EVERY_SPANS = 1024
-"""A default batch processor holds 2,048 spans and drops what comes after."""
 
 SPANS_AT_ONCE = 16
 """Some 0.1 ms of work; then Python is left to the requests under way."""
@@ -189,12 +187,14 @@ class Emitter:
         self.errands.run(flush_all, max(0.0, deadline - time.monotonic()))
 
     def _rest(self, provider: Any) -> Callable[[int], None]:
+        most = most_unflushed(provider)
+
         def rest(count: int) -> None:
             if count % SPANS_AT_ONCE == 0:
                 self.pause()
             # Counted over all requests: many short ones fill a queue as a long one does.
             self._unflushed[id(provider)] += 1
-            if self._unflushed[id(provider)] >= FLUSH_EVERY_SPANS:
+            if self._unflushed[id(provider)] >= most:
                 self._flush(provider)
 
         return rest

@@ -353,14 +353,31 @@ def test_a_server_span_further_up_counts_as_well(tiny, prompt, telemetry):
     assert "llmtrace.queue" not in alone.attributes
 
 
+class Slow(InMemorySpanExporter):
+    """Takes a while for each batch."""
+
+    def export(self, spans):
+        time.sleep(0.02)
+        return super().export(spans)
+
+
+@pytest.mark.parametrize("room", [16, 64, 512])
+def test_a_small_queue_loses_no_span(tiny, prompt, room):
+    """Spans are built faster than they are exported, and wait for that."""
+    exporter = Slow()
+    provider = TracerProvider()
+    provider.add_span_processor(
+        BatchSpanProcessor(exporter, max_queue_size=room, max_export_batch_size=room)
+    )
+    llmtrace.instrument(tracer_provider=provider)
+    for _ in range(2):
+        tiny.generate(prompt, max_new_tokens=300)
+    provider.shutdown()
+    assert len(exporter.get_finished_spans()) == 2 * (1 + 1 + 300)
+
+
 def test_many_requests_at_once_lose_no_span(tiny, prompt):
     """Sixteen requests that end together fit a default batch processor and a slow exporter."""
-
-    class Slow(InMemorySpanExporter):
-        def export(self, spans):
-            time.sleep(0.02)
-            return super().export(spans)
-
     exporter = Slow()
     provider = TracerProvider()
     provider.add_span_processor(BatchSpanProcessor(exporter))

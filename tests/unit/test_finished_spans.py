@@ -168,6 +168,12 @@ def test_what_was_put_on_a_single_processor_is_called():
     assert written(TracerProvider(sampler=sampler))[0] == "writer"
 
 
+def test_what_was_put_on_a_processors_class_before_us_is_none_of_the_sdks(monkeypatch):
+    monkeypatch.setattr(SimpleSpanProcessor, "on_start", lambda self, span, parent_context: None)
+    assert SimpleSpanProcessor.on_start not in direct_spans._own_methods(SimpleSpanProcessor)
+    assert SpanProcessor.on_start in direct_spans._own_methods(SpanProcessor)
+
+
 def test_a_span_below_one_that_is_not_sampled_is_none():
     class Recording(StaticSampler):
         """Records, for span processors to look at, and exports nothing."""
