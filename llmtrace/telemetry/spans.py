@@ -13,6 +13,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from llmtrace import names
 from llmtrace.config import Steps
+from llmtrace.guard import guard
 from llmtrace.recording.request import RequestInfo
 from llmtrace.records import RequestRecord
 from llmtrace.telemetry.attributes import (
@@ -138,7 +139,17 @@ def write_spans(
     if steps == "spans":
         _write_steps(tracer, live, record, rest)
     rest(0)
-    span.end(record.start_unix_ns + round(record.duration_s * 1e9))
+    _past_processors(span.end, record.start_unix_ns + round(record.duration_s * 1e9))
+
+
+def _past_processors(make: Callable[..., None], *args: Any) -> None:
+    """Make or end a span; samplers and span processors are the application's, and may raise."""
+    try:
+        make(*args)
+    except Exception as error:  # noqa: BLE001 - the other spans go on
+        guard.warn_once(
+            "span processors", "a sampler or span processor raised, so spans are missing", error
+        )
 
 
 def write_group(live: LiveSpan, name: str | None, end_unix_ns: int) -> None:
@@ -153,7 +164,7 @@ def _write_steps(tracer: Tracer, live: LiveSpan, record: RequestRecord, rest: Re
 
     def write(name: str, start_s: float, end_s: float, attributes: dict[str, Any]) -> None:
         start_ns, end_ns = origin + round(start_s * 1e9), origin + round(end_s * 1e9)
-        write_span(name, start_ns, end_ns, attributes)
+        _past_processors(write_span, name, start_ns, end_ns, attributes)
 
     for count, step in enumerate(record.steps, start=1):
         attributes = step_attributes(step)

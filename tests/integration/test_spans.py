@@ -9,13 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from opentelemetry import context as otel_context
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
 from transformers import LogitsProcessor, LogitsProcessorList, TextIteratorStreamer
 
 import llmtrace
+from llmtrace.guard import guard
 from llmtrace.version import __version__
 
 EOS, PAD = 2, 0
@@ -359,6 +360,36 @@ class Slow(InMemorySpanExporter):
     def export(self, spans):
         time.sleep(0.02)
         return super().export(spans)
+
+
+class Raising(SpanProcessor):
+    """Fails on some spans, after the processors before it have had them."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def on_end(self, span):
+        if span.name.startswith(self.name):
+            raise ValueError(span.name)
+
+
+@pytest.mark.parametrize("name", ["decode", "text_completion"])
+def test_a_processor_that_raises_costs_no_span_of_others(tiny, prompt, name, caplog):
+    """Said once, with the error; it is the application's failure, and not counted as ours."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    provider.add_span_processor(Raising(name))
+    llmtrace.instrument(tracer_provider=provider)
+    failures = guard.failures
+    guard.warned.discard("span processors")
+    for _ in range(2):
+        tiny.generate(prompt, max_new_tokens=5)
+    provider.force_flush()
+    assert len(exporter.get_finished_spans()) == 2 * (1 + 1 + 5)
+    assert guard.failures == failures
+    (said,) = [r for r in caplog.records if "span processor raised" in r.getMessage()]
+    assert isinstance(said.exc_info[1], ValueError)
 
 
 @pytest.mark.parametrize("room", [16, 64, 512])
