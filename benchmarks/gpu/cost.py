@@ -246,19 +246,6 @@ def compared(without: list[list[Timed]], with_it: list[list[Timed]]) -> dict[str
     }
 
 
-def quiet(without: list[list[Timed]], with_it: list[list[Timed]]) -> dict[str, float]:
-    """Return the ratio of the steps' durations at some quantiles: the low ones of quiet moments."""
-    off, on = (
-        np.array([gap for turn in turns for timed in turn for gap in timed.gaps])
-        for turns in (without, with_it)
-    )
-    shares = (0.05, 0.1, 0.25, 0.5)
-    return {
-        f"{share:.0%}": round(float(np.quantile(on, share) / np.quantile(off, share)), 4)
-        for share in shares
-    }
-
-
 class Stamps:
     """Stamps outside and inside of the hooks, taken by nobody but this script."""
 
@@ -473,7 +460,6 @@ def ratios(result: Result, model, prompt, arguments) -> None:
         if name == NOTHING or not own:
             continue
         part = compared(turns[NOTHING][: len(own)], own)
-        part["ratio_of_steps_at_quantiles"] = quiet(turns[NOTHING][: len(own)], own)
         good = name != TRACED or abs(part["ratio_median"] - 1) <= 0.005
         result.add(f"static cache, compiled: {name}", part, good=good)
     result.add("graphs captured meanwhile", captures[-1])

@@ -16,7 +16,7 @@ from opentelemetry.trace import Link, SpanContext, TraceFlags, Tracer
 from llmtrace import names
 from llmtrace.config import Steps
 from llmtrace.records import BatchRecord, BatchStepRecord
-from llmtrace.telemetry.finished_spans import writer
+from llmtrace.telemetry.finished_spans import past_processors, writer
 from llmtrace.telemetry.metrics import Metrics
 
 MAX_LINKS = 128
@@ -41,7 +41,7 @@ def write_batch(
             write(names.SPAN_BATCH_STEP, step.start_unix_ns, step.end_unix_ns, _attributes(step))
             rest(count)
     rest(0)
-    root.end(last.end_unix_ns)
+    past_processors(root.end, last.end_unix_ns)
 
 
 def count_batch(metrics: Metrics, record: BatchRecord) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from opentelemetry import context as otel_context
@@ -13,7 +14,6 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from llmtrace import names
 from llmtrace.config import Steps
-from llmtrace.guard import guard
 from llmtrace.recording.request import RequestInfo
 from llmtrace.records import RequestRecord
 from llmtrace.telemetry.attributes import (
@@ -23,7 +23,7 @@ from llmtrace.telemetry.attributes import (
     start_attributes,
     step_attributes,
 )
-from llmtrace.telemetry.finished_spans import writer
+from llmtrace.telemetry.finished_spans import past_processors, writer
 from llmtrace.telemetry.rank_spans import rank_context, rank_ids
 from llmtrace.telemetry.server_spans import server_start
 from llmtrace.telemetry.sound_text import sound
@@ -139,17 +139,7 @@ def write_spans(
     if steps == "spans":
         _write_steps(tracer, live, record, rest)
     rest(0)
-    _past_processors(span.end, record.start_unix_ns + round(record.duration_s * 1e9))
-
-
-def _past_processors(make: Callable[..., None], *args: Any) -> None:
-    """Make or end a span; samplers and span processors are the application's, and may raise."""
-    try:
-        make(*args)
-    except Exception as error:  # noqa: BLE001 - the other spans go on
-        guard.warn_once(
-            "span processors", "a sampler or span processor raised, so spans are missing", error
-        )
+    past_processors(span.end, record.start_unix_ns + round(record.duration_s * 1e9))
 
 
 def write_group(live: LiveSpan, name: str | None, end_unix_ns: int) -> None:
@@ -161,12 +151,14 @@ def write_group(live: LiveSpan, name: str | None, end_unix_ns: int) -> None:
 def _write_steps(tracer: Tracer, live: LiveSpan, record: RequestRecord, rest: Rest) -> None:
     origin = record.start_unix_ns
     write_span = writer(tracer, live.context)
+    written = count(1)
 
     def write(name: str, start_s: float, end_s: float, attributes: dict[str, Any]) -> None:
         start_ns, end_ns = origin + round(start_s * 1e9), origin + round(end_s * 1e9)
-        _past_processors(write_span, name, start_ns, end_ns, attributes)
+        write_span(name, start_ns, end_ns, attributes)
+        rest(next(written))
 
-    for count, step in enumerate(record.steps, start=1):
+    for step in record.steps:
         attributes = step_attributes(step)
         if step.index:
             write(names.SPAN_DECODE, step.start_s, step.end_s, attributes)
@@ -174,4 +166,3 @@ def _write_steps(tracer: Tracer, live: LiveSpan, record: RequestRecord, rest: Re
             if step.forward_start_s is not None and step.forward_end_s is not None:
                 write(names.SPAN_PREFILL, step.forward_start_s, step.forward_end_s, attributes)
             write(names.SPAN_FIRST_TOKEN, step.start_s, step.end_s, first_token_attributes(step))
-        rest(count)

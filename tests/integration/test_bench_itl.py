@@ -15,17 +15,9 @@ from llmtrace.bench import floor, generation, models, trials
 from llmtrace.bench.prompts import Prompts
 from llmtrace.bench.settings import Generation, ModelChoice, PromptChoice
 from llmtrace.cli import main
+from tests.tiny_shape import SHAPE
 
-SHAPE = {
-    "model_type": "llama",
-    "vocab_size": 64,
-    "hidden_size": 16,
-    "intermediate_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-}
+SHAPE = {**SHAPE, "num_attention_heads": 4}
 PROMPT = 6
 HALT_S = 0.05
 

@@ -23,7 +23,7 @@ from opentelemetry.sdk.trace.sampling import (
 
 from llmtrace.seams.wrapping import MethodWrapper
 from llmtrace.telemetry import direct_spans
-from llmtrace.telemetry.finished_spans import writer
+from llmtrace.telemetry.finished_spans import past_processors, writer
 
 pytestmark = pytest.mark.skipif(
     hasattr(sdk, "TracerMetrics"), reason="the SDK's 1.40 and 1.41 count every span: none is direct"
@@ -71,7 +71,13 @@ def written(provider, monkeypatch=None):
     write = writer(tracer, trace.set_span_in_context(parent, Context()))
     write("decode", 1_000, 3_000, dict(ATTRIBUTES))
     (span,) = (s for s in exporter.get_finished_spans() if s.name == "decode")
-    return write.__qualname__.split(".")[0], parent, span
+    return way_of(write), parent, span
+
+
+def way_of(write):
+    """Return which function made *write*."""
+    (made,) = write.args
+    return made.__qualname__.split(".")[0]
 
 
 def as_the_sdk_tells_it(span, parent):
@@ -151,6 +157,28 @@ def test_what_acts_on_a_start_or_decides_by_itself_is_asked():
     assert (way, span.attributes["devices"]) == ("writer", ("cud",))
 
 
+@pytest.mark.parametrize("plain", [True, False], ids=["direct", "by the tracer"])
+def test_a_processor_that_raises_stops_no_other_span(monkeypatch, plain):
+    """Whose spans they are: a request's steps and a scheduler's are written by this."""
+
+    class Raising(Ending):
+        def on_end(self, span):
+            super().on_end(span)
+            raise ValueError(span.name)
+
+    if not plain:
+        monkeypatch.setattr(direct_spans, "goes_unnoticed", lambda *_: False)
+    provider, raising = TracerProvider(), Raising()
+    provider.add_span_processor(raising)
+    tracer = provider.get_tracer("test")
+    root = tracer.start_span("batch", context=Context())
+    write = writer(tracer, trace.set_span_in_context(root, Context()))
+    write("batch_step", 1, 2, {})
+    write("batch_step", 2, 3, {})
+    past_processors(root.end, 3)
+    assert raising.names == ["batch_step", "batch_step", "batch"]
+
+
 def test_what_was_put_on_a_single_processor_is_called():
     """Libraries replace a ready-made processor's ``on_start``, and not its class's."""
     own = SimpleSpanProcessor(InMemorySpanExporter())
@@ -187,7 +215,7 @@ def test_a_span_below_one_that_is_not_sampled_is_none():
         tracer = provider.get_tracer("test")
         parent = tracer.start_span("parent", context=Context())
         write = writer(tracer, trace.set_span_in_context(parent, Context()))
-        assert write.__qualname__.startswith("writer")
+        assert way_of(write) == "writer"
         write("decode", 1, 2, {})
         assert exporter.get_finished_spans() == ()
 
@@ -254,7 +282,7 @@ def test_the_sdks_own_counts_of_spans_stay_right(kind, expected):
     parent = tracer.start_span("parent", context=Context())
     write = writer(tracer, trace.set_span_in_context(parent, Context()))
     write("decode", 1, 2, {})
-    assert write.__qualname__.split(".")[0] == expected
+    assert way_of(write) == expected
 
 
 def test_the_sdk_counts_where_the_environment_says_so(monkeypatch):
